@@ -1,61 +1,70 @@
+import { parseArgs } from 'node:util';
 import { startServers } from './support/servers.ts';
 import {
   everySetup,
   mistakeIn,
   type Outcome,
-  type Setup,
+  type Run,
   springTraps,
   tableOf,
   tell,
 } from './support/traps/run.ts';
-import { TRAPS } from './support/traps/set.ts';
+import { readTraps } from './support/traps/set.ts';
 
 /**
- * `npm run traps`: looks up all people in test/traps/ under every policy. For each kind of trap it
- * prints how often the service decided differently from a careful person, and then each such
- * address with the numbers of the policies.
+ * `npm run traps -- [--sets FOLDER]`: looks up all people in test/traps/, or in the sets of the
+ * folder, under every policy. For each kind of trap it prints how often the service decided
+ * differently from a careful person, and then each such address with the numbers of the policies.
  */
+const TITLES = {
+  returned: 'Wrongly returned',
+  refused: 'Wrongly refused',
+  type: 'Returned with the wrong type',
+} as const;
+type Mistake = keyof typeof TITLES;
+
+const { values } = parseArgs({ options: { sets: { type: 'string' } } });
+const traps = readTraps(values.sets);
+const runs: Run[] = [];
+const durations: string[] = [];
+
 const stopServers = await startServers();
-const runs: {
-  readonly setup: Setup;
-  readonly outcomes: readonly Outcome[];
-  readonly seconds: number;
-}[] = [];
 try {
   for (const setup of everySetup()) {
     const begun = performance.now();
-    const outcomes = await springTraps(setup);
-    runs.push({
-      setup,
-      outcomes,
-      seconds: Math.round((performance.now() - begun) / 1000),
-    });
+    runs.push({ setup, outcomes: await springTraps(traps, setup) });
+    const seconds = Math.round((performance.now() - begun) / 1000);
+    durations.push(`${setup.name}: ${seconds} s`);
   }
 } finally {
   await stopServers();
 }
+
 for (const line of tableOf(runs)) console.log(line);
-for (const mistake of ['returned', 'refused', 'type'] as const) {
-  console.log(
-    mistake === 'type' ? '\nReturned with the wrong type' : `\nWrongly ${mistake}`,
-  );
-  for (const [index] of TRAPS.entries()) {
-    const isMistake = (outcome: Outcome | undefined) =>
-      outcome !== undefined && mistakeIn(outcome) === mistake;
-    const numbers = runs.flatMap(({ outcomes }, n) =>
-      isMistake(outcomes[index]) ? [n + 1] : [],
-    );
-    const outcome = runs.map(({ outcomes }) => outcomes[index]).find(isMistake);
-    if (outcome)
-      console.log(`  ${numbers.join(' ').padEnd(2 * runs.length)}${tell(outcome)}`);
-  }
+for (const [mistake, title] of Object.entries(TITLES)) {
+  console.log(`\n${title}`);
+  for (const index of traps.keys()) printMistake(index, mistake as Mistake);
 }
-const failed = runs.flatMap(({ outcomes }) =>
-  outcomes.filter(({ state }) => state === 'failed'),
-);
-console.log(
-  `\n${runs.map(({ setup, seconds }) => `${setup.name}: ${seconds} s`).join(', ')}`,
-);
-if (failed.length > 0)
+console.log(`\n${durations.join(', ')}`);
+
+const failed = runs
+  .flatMap(({ outcomes }) => outcomes)
+  .filter(({ state }) => state === 'failed');
+if (failed.length > 0) {
   console.log(`${failed.length} requests failed: nothing is known of these`);
+}
 process.exit(failed.length > 0 ? 1 : 0);
+
+/** Prints a trap if some policies make this mistake, after the numbers of those policies. */
+function printMistake(index: number, mistake: Mistake): void {
+  const numbers: number[] = [];
+  let example: Outcome | undefined;
+  for (const [n, { outcomes }] of runs.entries()) {
+    const outcome = outcomes[index];
+    if (outcome === undefined || mistakeIn(outcome) !== mistake) continue;
+    numbers.push(n + 1);
+    example = outcome;
+  }
+  if (example === undefined) return;
+  console.log(`  ${numbers.join(' ').padEnd(2 * runs.length)}${tell(example)}`);
+}

@@ -7,7 +7,7 @@ import { importDownload } from '../../../deploy/nppes/importer.ts';
 import { temporaryFolder, withSql } from '../database.ts';
 import { type EnvelopeAnswer, eventually } from '../organization.ts';
 import { startStack } from '../stack.ts';
-import { type Opinion, spelled, TRAPS, type Trap, writeNppes } from './set.ts';
+import { addressOf, type Opinion, spelled, type Trap, writeNppes } from './set.ts';
 import { startWorld } from './world.ts';
 
 /** A configuration of the service. */
@@ -38,7 +38,10 @@ const configOf = (environment: Readonly<Record<string, string>>) =>
 export interface Outcome {
   readonly trap: Trap;
   readonly careful: Opinion;
+  /** Type of the returned address. */
   readonly returned: EmailType | null;
+  /** The returned address, if it is not the one that a careful person would return. */
+  readonly other: string | null;
   /** The state of its request, followed by the reason that our checks gave for the address. */
   readonly state: string;
   readonly reason: string | null;
@@ -47,14 +50,17 @@ export interface Outcome {
 const BULK = 60;
 
 /**
- * Looks up all people of the set as a client of the whole service: PostgreSQL with an imported
+ * Looks up all people of the traps as a client of the whole service: PostgreSQL with an imported
  * NPPES, Temporal, the API, and a worker with the real adapters. The servers at the edge use the
  * protocols of vendors, a verifier, and a name server.
  */
-export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outcome[]> {
+export async function springTraps(
+  traps: readonly Trap[],
+  { policy, hasVerifier }: Setup,
+): Promise<Outcome[]> {
   await using opened = new AsyncDisposableStack();
   const folder = temporaryFolder((remove) => opened.defer(remove));
-  const world = await startWorld(hasVerifier);
+  const world = await startWorld(traps, hasVerifier);
   opened.defer(() => world.close());
   const file = join(folder, 'sources.json');
   writeFileSync(file, JSON.stringify(world.sources));
@@ -71,15 +77,15 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
     lookupSlots: 16,
   });
   opened.defer(() => stack.stop());
-  await writeNppes(folder);
+  await writeNppes(traps, folder);
   await importDownload({
     ...{ dataset: 'nppes', databaseUrl: stack.databaseUrl, path: folder },
     ...{ rejects: join(folder, 'rejects.csv'), actor: 'test', reason: 'test' },
     output: { line: () => {} },
   });
 
-  const client = await stack.organization(TRAPS.length);
-  const npis = TRAPS.map(({ npi }) => npi);
+  const client = await stack.organization(traps.length);
+  const npis = traps.map(({ npi }) => npi);
   const bulks = Array.from({ length: Math.ceil(npis.length / BULK) }, (_, n) =>
     npis.slice(n * BULK, (n + 1) * BULK),
   );
@@ -99,14 +105,14 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
       await sql`select npi, concat_ws(' ', verdict, reason) as said from stored_emails`;
     return new Map(rows.map(({ npi, said }) => [npi, said]));
   });
-  return TRAPS.map((trap) => {
+  return traps.map((trap) => {
     const { email, email_type, status } = items.get(trap.npi) ?? {};
-    if (email && spelled(email) !== spelled(trap.email))
-      throw new Error(`${email} was never named`);
+    const isOther = Boolean(email) && spelled(String(email)) !== addressOf(trap);
     return {
       trap,
       careful: (hasVerifier ? undefined : trap.withoutVerifier) ?? trap.careful,
       returned: email ? (email_type as EmailType) : null,
+      other: isOther ? String(email) : null,
       state: String(status),
       reason: reasons.get(trap.npi) ?? null,
     };
@@ -118,7 +124,9 @@ export function mistakeIn({
   trap,
   careful,
   returned,
+  other,
 }: Outcome): 'returned' | 'refused' | 'type' | null {
+  if (other !== null) return 'returned';
   if (careful === 'refuse') return returned ? 'returned' : null;
   if (!returned) return 'refused';
   return returned === trap.type ? null : 'type';
@@ -148,42 +156,70 @@ export function scoresOf(
   };
 }
 
-/** Returns the confusion table: one line per kind, with three scores per setup. */
-export function tableOf(
-  runs: readonly { readonly setup: Setup; readonly outcomes: readonly Outcome[] }[],
-) {
-  const kinds = [...new Set(TRAPS.map(({ kind }) => kind))];
-  const cellsOf = (outcomes: readonly Outcome[]) =>
-    Object.values(scoresOf(outcomes)).map(({ wrong, of }) =>
-      (of === 0 ? '–' : `${wrong.length}/${of}`).padStart(8),
-    );
-  const line = (name: string, isIn: (outcome: Outcome) => boolean) =>
-    [
-      name.padEnd(18),
-      ...runs.map(({ outcomes }) =>
-        cellsOf(outcomes.filter((one) => isIn(one))).join(''),
-      ),
-    ].join('  ');
-  const columns = ['returned', 'refused', 'type']
-    .map((name) => name.padStart(8))
-    .join('');
+/** All outcomes of one setup. */
+export interface Run {
+  readonly setup: Setup;
+  readonly outcomes: readonly Outcome[];
+}
+
+/**
+ * Returns the confusion table: one line per kind, with three scores per setup, and below them the
+ * scores of all kinds, also in percent.
+ */
+export function tableOf(runs: readonly Run[]): string[] {
+  const outcomes = runs.flatMap((run) => run.outcomes);
+  const kinds = [...new Set(outcomes.map(({ trap }) => trap.kind))];
+  const names = runs.map(({ setup }, n) => `${n + 1}. ${setup.name}`);
+  const columns = cellsOf(['returned', 'refused', 'type']);
   return [
-    [
-      'wrongly'.padEnd(18),
-      ...runs.map(({ setup }, n) => `  ${n + 1}. ${setup.name}`.padEnd(24)),
-    ].join('  '),
-    [''.padEnd(18), ...runs.map(() => columns)].join('  '),
-    ...kinds.map((kind) => line(kind, ({ trap }) => trap.kind === kind)),
-    line('all', () => true),
+    lineOf('wrongly', names),
+    lineOf('', Array(runs.length).fill(columns)),
+    ...kinds.map((kind) => scoreLineOf(kind, runsOfKind(runs, kind), shareOf)),
+    scoreLineOf('all', runs, shareOf),
+    scoreLineOf('percent', runs, percentOf),
   ];
+}
+
+function runsOfKind(runs: readonly Run[], kind: string): Run[] {
+  return runs.map(({ setup, outcomes }) => ({
+    setup,
+    outcomes: outcomes.filter(({ trap }) => trap.kind === kind),
+  }));
+}
+
+function scoreLineOf(
+  name: string,
+  runs: readonly Run[],
+  cellOf: (score: Score) => string,
+) {
+  const cells = runs.map(({ outcomes }) =>
+    cellsOf(Object.values(scoresOf(outcomes)).map(cellOf)),
+  );
+  return lineOf(name, cells);
+}
+
+function lineOf(name: string, cells: readonly string[]): string {
+  return [name.padEnd(24), ...cells.map((cell) => cell.padEnd(24))].join('  ').trimEnd();
+}
+
+const cellsOf = (cells: readonly string[]) =>
+  cells.map((cell) => cell.padStart(8)).join('');
+
+function shareOf({ wrong, of }: Score): string {
+  return of === 0 ? '–' : `${wrong.length}/${of}`;
+}
+
+function percentOf({ wrong, of }: Score): string {
+  return of === 0 ? '–' : ((100 * wrong.length) / of).toFixed(1);
 }
 
 /** Describes one mistake in a line, for people. */
 export function tell(outcome: Outcome): string {
-  const { trap, returned, state, reason } = outcome;
+  const { trap, returned, other, state, reason } = outcome;
   const { who, practice, email, why } = trap;
+  const address = other === null ? '' : `${other} `;
   const done = returned
-    ? `returned as ${returned}`
+    ? `${address}returned as ${returned}`
     : `${state}, ${reason ?? 'nothing known'}`;
   return `${email} of ${who.first} ${who.last}, ${practice} (${why}): ${done}`;
 }

@@ -1,10 +1,11 @@
 import { readdirSync, readFileSync } from 'node:fs';
-import { domainToASCII } from 'node:url';
+import { join } from 'node:path';
+import { domainToASCII, fileURLToPath } from 'node:url';
 import type { EmailType } from '../../../db/words.ts';
 import type { NppesValues } from '../../../deploy/local/sample.ts';
 import { npi, personRow, writeMember } from '../nppes.ts';
 
-// Reads the addresses of test/traps/ and their people, as NPPES would list them.
+// Reads sets of addresses and their people, as NPPES would list them.
 
 /** A careful person's decision about an address. */
 export type Opinion = 'return' | 'refuse';
@@ -39,6 +40,8 @@ export interface Trap {
   readonly npi: string;
   /** The address as the sources spell it. */
   readonly email: string;
+  /** The address to return, if the sources add something to it, such as `mailto:`. */
+  readonly clean?: string;
   readonly careful: Opinion;
   /** Decision of a careful person without a verifier, if it differs. */
   readonly withoutVerifier?: Opinion;
@@ -79,20 +82,35 @@ interface Practice {
   readonly domain: string | null;
 }
 
-const FOLDER = new URL('../../traps/', import.meta.url);
-const read = <T>(file: string): readonly T[] =>
-  JSON.parse(readFileSync(new URL(file, FOLDER), 'utf8'));
+const FOLDER = fileURLToPath(new URL('../../traps/', import.meta.url));
 
-export const PRACTICES = read<Practice>('practices.json');
+export const PRACTICES = readList<Practice>(join(FOLDER, 'practices.json'));
 
-/** All traps, each with its own NPI. */
-export const TRAPS: readonly Trap[] = readdirSync(FOLDER)
-  .filter((file) => file !== 'practices.json')
-  .flatMap((file) => {
-    const kind = file.replace('.json', '').replaceAll('-', ' ');
-    return read<Omit<Trap, 'kind' | 'npi'>>(file).map((trap) => ({ ...trap, kind }));
-  })
-  .map((trap, index) => ({ ...trap, npi: npi(40_000_000 + index) }));
+/**
+ * Reads all sets of a folder, and gives each person an NPI.
+ * @param folder its practices are those of test/traps/
+ */
+export function readTraps(folder = FOLDER): readonly Trap[] {
+  const files = readdirSync(folder).filter(
+    (file) => file.endsWith('.json') && file !== 'practices.json',
+  );
+  return files
+    .flatMap((file) => {
+      const kind = file.replace('.json', '').replaceAll('-', ' ');
+      const set = readList<Omit<Trap, 'kind' | 'npi'>>(join(folder, file));
+      return set.map((trap) => ({ ...trap, kind }));
+    })
+    .map((trap, index) => ({ ...trap, npi: npi(40_000_000 + index) }));
+}
+
+function readList<T>(file: string): readonly T[] {
+  return JSON.parse(readFileSync(file, 'utf8'));
+}
+
+/** Returns the address that the service returns if it accepts the trap, normalized. */
+export function addressOf({ email, clean }: Trap): string {
+  return spelled(clean === undefined ? email : clean);
+}
 
 /** Normalizes an address: lowercase, with the domain as in DNS. */
 export function spelled(email: string): string {
@@ -109,8 +127,8 @@ export function nameKey(...parts: readonly unknown[]): string {
     .replace(/[^\p{L}]/gu, '');
 }
 
-/** Writes an NPPES download with all people of the set, for the real importer. */
-export async function writeNppes(folder: string): Promise<void> {
+/** Writes an NPPES download with the people of the traps, for the real importer. */
+export async function writeNppes(traps: readonly Trap[], folder: string): Promise<void> {
   const places = new Map(
     PRACTICES.map((practice, index) => [practice.name, placeOf(practice, index)]),
   );
@@ -121,12 +139,12 @@ export async function writeNppes(folder: string): Promise<void> {
     'Last Update Date': '01/15/2026',
     ...places.get(name),
   }));
-  const people = TRAPS.map(({ npi: id, who, practice }) => {
+  const people = traps.map(({ npi: id, who, practice }) => {
     const place = places.get(practice);
     if (!place) throw new Error(`practices.json has no ${practice}`);
     return personRow(id, { ...rowOf(who), ...place });
   });
-  const own = TRAPS.flatMap(({ npi: id, email, named }) =>
+  const own = traps.flatMap(({ npi: id, email, named }) =>
     named.flatMap((one) => (one.by === 'nppes' ? [endpointRow(id, one.as, email)] : [])),
   );
   const shared = PRACTICES.flatMap(({ domain }, index) =>

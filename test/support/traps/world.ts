@@ -5,12 +5,11 @@ import { text } from 'node:stream/consumers';
 import { type Said, startNameServer } from '../name-server.ts';
 import type { Played } from '../vendors.ts';
 import {
+  addressOf,
   type Mailbox,
   type Naming,
   nameKey,
   PRACTICES,
-  spelled,
-  TRAPS,
   type Trap,
 } from './set.ts';
 
@@ -26,10 +25,11 @@ const FAST = { rates: ['10000/1s'] };
  * Starts the servers.
  * @returns the environment and the sources file that an operator would set to use them
  */
-export async function startWorld(hasVerifier: boolean) {
+export async function startWorld(traps: readonly Trap[], hasVerifier: boolean) {
+  const known = indexOf(traps);
   await using opened = new AsyncDisposableStack();
   const server = createServer((request, response) => {
-    answer(request).then(
+    answer(known, request).then(
       ({ status, body }) => {
         response
           .writeHead(status, { 'content-type': 'application/json' })
@@ -43,7 +43,7 @@ export async function startWorld(hasVerifier: boolean) {
     server.closeAllConnections();
     server.close();
   });
-  const dns = await startNameServer(createZone());
+  const dns = await startNameServer(createZone(traps));
   opened.defer(() => dns.close());
   const { port } = server.address() as AddressInfo;
   const order = Object.keys(VENDORS);
@@ -65,11 +65,12 @@ export async function startWorld(hasVerifier: boolean) {
 }
 
 /** Returns the DNS responses for domains of traps and their exchangers. */
-function createZone(): (name: string, type: string) => Said {
+function createZone(traps: readonly Trap[]): (name: string, type: string) => Said {
   const domains = new Map<string, Exclude<Trap['dns'], undefined>>();
   const hosts = new Map<string, readonly string[]>();
-  for (const { email, dns } of TRAPS) {
-    const domain = spelled(email).split('@')[1] ?? '';
+  for (const trap of traps) {
+    const { dns } = trap;
+    const domain = addressOf(trap).split('@')[1] ?? '';
     if (dns || !domains.has(domain))
       domains.set(domain, dns ?? { mx: [`mx.${domain}`], a: [PUBLIC] });
   }
@@ -92,40 +93,49 @@ interface Question {
   readonly body: Readonly<Record<string, unknown>>;
 }
 
-async function answer(request: IncomingMessage): Promise<Played> {
+async function answer(known: Known, request: IncomingMessage): Promise<Played> {
   const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://traps');
   const source = SOURCES[pathname.split('/')[1] ?? ''];
   const sent = await text(request);
   const body = sent === '' ? {} : JSON.parse(sent);
   return (
-    source?.({ query, body }) ?? {
+    source?.(known, { query, body }) ?? {
       status: 404,
       body: { message: 'Nobody answers here.' },
     }
   );
 }
 
-type Source = (question: Question) => Played;
+type Source = (known: Known, question: Question) => Played;
 /** One vendor's claim about one trap. */
 type Vended = Exclude<Naming, { by: 'nppes' }>;
+
+/** The traps by what a server is asked for. */
 interface Known {
-  readonly trap: Trap;
-  readonly says: Vended;
+  readonly byNpi: ReadonlyMap<string, Trap>;
+  readonly byName: ReadonlyMap<string, Trap>;
+  readonly byEmail: ReadonlyMap<string, Trap>;
 }
 
-const byNpi = new Map(TRAPS.map((trap) => [trap.npi, trap]));
-const byName = new Map(
-  TRAPS.map((trap) => [nameKey(trap.who.first, trap.who.last), trap]),
-);
-const byEmail = new Map(TRAPS.map((trap) => [spelled(trap.email), trap]));
-if (byName.size < TRAPS.length || byEmail.size < TRAPS.length) {
-  throw new Error(
-    'two traps have the same person or the same address: nobody could tell them apart',
+/** @throws {Error} if two traps have the same person or address */
+function indexOf(traps: readonly Trap[]): Known {
+  const byNpi = new Map(traps.map((trap) => [trap.npi, trap]));
+  const byName = new Map(
+    traps.map((trap) => [nameKey(trap.who.first, trap.who.last), trap]),
   );
+  const byEmail = new Map(traps.map((trap) => [addressOf(trap), trap]));
+  if (byName.size < traps.length || byEmail.size < traps.length) {
+    throw new Error('Two traps have the same person or the same address. Change one.');
+  }
+  return { byNpi, byName, byEmail };
 }
+
 const states = new Map(PRACTICES.map(({ name, state }) => [name, state]));
 
-function known(vendor: string, trap: Trap | undefined): Known | null {
+function claimOf(
+  vendor: string,
+  trap: Trap | undefined,
+): { readonly trap: Trap; readonly says: Vended } | null {
   const says = trap?.named.find((one) => one.by === vendor);
   return trap && says && says.by !== 'nppes' ? { trap, says } : null;
 }
@@ -141,8 +151,8 @@ const seenOn = ({ days }: Vended) =>
  * test/support/vendor-answers/.
  */
 const VENDORS: Readonly<Record<string, Source>> = {
-  rocketreach({ query }) {
-    const found = known('rocketreach', byNpi.get(query.get('npi_number') ?? ''));
+  rocketreach({ byNpi }, { query }) {
+    const found = claimOf('rocketreach', byNpi.get(query.get('npi_number') ?? ''));
     if (!found) return { status: 404, body: { message: 'no profile' } };
     const { trap, says } = found;
     const { first, last } = trap.who;
@@ -166,12 +176,12 @@ const VENDORS: Readonly<Record<string, Source>> = {
     });
   },
 
-  hunter({ query }) {
+  hunter({ byName }, { query }) {
     const names = {
       first_name: query.get('first_name'),
       last_name: query.get('last_name'),
     };
-    const found = known('hunter', byName.get(nameKey(...Object.values(names))));
+    const found = claimOf('hunter', byName.get(nameKey(...Object.values(names))));
     const words = { valid: 'valid', catch_all: 'accept_all', unknown: 'unknown' };
     const verification = found
       ? { status: words[found.says.says], date: seenOn(found.says) }
@@ -205,10 +215,10 @@ const MAILBOXES: Readonly<
   },
 };
 
-const reacher: Source = ({ body }) => {
+const reacher: Source = ({ byEmail }, { body }) => {
   const email = String(body.to_email);
   const { is_reachable, misc, smtp } =
-    MAILBOXES[byEmail.get(spelled(email))?.verifier ?? 'unknown'];
+    MAILBOXES[byEmail.get(email.toLowerCase())?.verifier ?? 'unknown'];
   return ok({
     ...{ input: email, is_reachable, mx: { accepts_mail: true, records: [] } },
     misc: { is_disposable: false, is_role_account: false, is_b2c: false, ...misc },
