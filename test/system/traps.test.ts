@@ -71,10 +71,10 @@ test('every request for an address of the trap set ends as completed or not_foun
   );
 });
 
-test('the trap sets have at least 320 addresses, of which 55 to 65 % are bad', (t) => {
+test('the trap sets have at least 320 addresses, of which 50 to 65 % are bad', (t) => {
   const bad = TRAPS.filter(({ careful }) => careful === 'refuse').length;
   t.true(TRAPS.length >= 320);
-  t.true(bad / TRAPS.length > 0.55 && bad / TRAPS.length < 0.65);
+  t.true(bad / TRAPS.length > 0.5 && bad / TRAPS.length < 0.65);
 });
 
 test('each trap has a type if and only if a careful person ever returns it', (t) => {

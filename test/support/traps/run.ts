@@ -106,17 +106,28 @@ export async function springTraps(
     return new Map(rows.map(({ npi, said }) => [npi, said]));
   });
   return traps.map((trap) => {
-    const { email, email_type, status } = items.get(trap.npi) ?? {};
-    const isOther = Boolean(email) && spelled(String(email)) !== addressOf(trap);
-    return {
-      trap,
-      careful: (hasVerifier ? undefined : trap.withoutVerifier) ?? trap.careful,
-      returned: email ? (email_type as EmailType) : null,
-      other: isOther ? String(email) : null,
-      state: String(status),
-      reason: reasons.get(trap.npi) ?? null,
-    };
+    const careful = carefulDecision(trap, hasVerifier);
+    const reason = reasons.get(trap.npi) ?? null;
+    return outcomeOf(trap, careful, items.get(trap.npi), reason);
   });
+}
+
+function carefulDecision(trap: Trap, hasVerifier: boolean): Opinion {
+  if (hasVerifier || trap.withoutVerifier === undefined) return trap.careful;
+  return trap.withoutVerifier;
+}
+
+function outcomeOf(
+  trap: Trap,
+  careful: Opinion,
+  item: EnvelopeAnswer['data'][number] | undefined,
+  reason: string | null,
+): Outcome {
+  const state = String(item?.status);
+  if (!item?.email) return { trap, careful, returned: null, other: null, state, reason };
+  const returned = item.email_type as EmailType;
+  const other = spelled(item.email) === addressOf(trap) ? null : item.email;
+  return { trap, careful, returned, other, state, reason };
 }
 
 /** Returns the deviation from a careful person's decision, or null without a deviation. */
