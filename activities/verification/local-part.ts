@@ -3,11 +3,11 @@ import type { Subject } from '../vendors/vendor.ts';
 import { isFreeMail } from './domains.ts';
 import { GIVEN_NAMES, OwnNames } from './own-names.ts';
 import {
-  isFrequentSurname,
   type Kind,
   type Piece,
   practiceWords,
   readPieces,
+  type Vocabulary,
 } from './pieces.ts';
 import type { Address } from './syntax.ts';
 
@@ -29,40 +29,40 @@ export const NOBODY_KNOWN: Whose = { person: null, organization: null, strangers
  * words, and with the names of the practice and its domain, with and without separators.
  * @param whose if the person is null, the result is never `person` or `other_person`
  */
-export function ownerOf(
-  { local, domain }: Pick<Address, 'local' | 'domain'>,
-  whose: Whose,
-): Owner {
+export function ownerOf(address: Pick<Address, 'local' | 'domain'>, whose: Whose): Owner {
   const own = new OwnNames(whose.person);
   const strangers = new Set(whose.strangers.filter((name) => !own.surnames.has(name)));
-  const anyone = isFreeMail(domain);
-  const none: ReadonlySet<string> = new Set();
-  const plain = judge(
-    new Reading(local, readPieces(local, { own, practice: none, strangers }), own),
-    anyone,
-  );
   // Many practices are named after the person, so the person's own names are matched first.
+  const plain = judge(new Reading(address, { own, strangers, practice: new Set() }));
   if (plain === 'person' || plain === 'shared') return plain;
-  const practice = practiceWords(domain, whose, own);
-  const pieces = readPieces(local, { own, practice, strangers });
-  const owner = judge(new Reading(local, pieces, own), anyone);
+  const practice = practiceWords(address.domain, whose, own);
+  const owner = judge(new Reading(address, { own, strangers, practice }));
   if (whose.person === null && owner === 'other_person') return 'unclear';
   return owner;
 }
 
-/** The pieces of a local part without titles, and the person's names. */
+/** A local part, its pieces without titles, and the names to compare it with. */
 class Reading {
+  /** Without the text after a plus sign, which is a tag that the owner picks. */
   readonly local: string;
+  readonly letters: string;
   readonly pieces: readonly Piece[];
   readonly own: OwnNames;
   /** True if the address begins with `mrs` or a similar title. */
   readonly hasCourtesy: boolean;
+  readonly isFreeMail: boolean;
 
-  constructor(local: string, pieces: readonly Piece[], own: OwnNames) {
-    this.local = local;
-    this.own = own;
+  constructor(
+    { local, domain }: Pick<Address, 'local' | 'domain'>,
+    vocabulary: Vocabulary,
+  ) {
+    this.local = local.replace(/\+.*/, '');
+    this.letters = this.local.replaceAll(/[^a-z]/g, '');
+    this.own = vocabulary.own;
+    const pieces = readPieces(this.local, vocabulary);
     this.hasCourtesy = pieces.some(({ kind }) => kind === 'courtesy');
     this.pieces = pieces.filter(({ kind }) => kind !== 'title' && kind !== 'courtesy');
+    this.isFreeMail = isFreeMail(domain);
   }
 
   has(...kinds: readonly Kind[]): boolean {
@@ -101,6 +101,8 @@ class Reading {
 
 interface Rule {
   readonly owner: Owner;
+  /** Where the rule holds; everywhere by default. Anyone can have a mailbox at free mail. */
+  readonly at?: 'work' | 'free mail';
   /** Returns true if the rule decides. */
   readonly decides: (reading: Reading) => boolean;
 }
@@ -110,7 +112,11 @@ const GIVEN: readonly Kind[] = ['given', 'shortForm'];
 const OTHER_NAMES: readonly Kind[] = ['otherGiven', 'otherSurname', 'word'];
 const UNRELATED: readonly Kind[] = [...LETTERS, ...OTHER_NAMES, 'letters'];
 
-/** The rules for all addresses, in order. The first rule that decides is used. */
+/**
+ * The rules, in order. The first rule that decides is used, and the default is `unclear`. People
+ * pick handles at free mail, and English words are surnames too. So only a complete name of
+ * somebody else counts there, but at work a surname is enough.
+ */
 const RULES: readonly Rule[] = [
   // Nothing is left without titles and similar words: `doctor`, `mail`.
   { owner: 'shared', decides: ({ pieces }) => pieces.length === 0 },
@@ -120,6 +126,8 @@ const RULES: readonly Rule[] = [
     decides: (reading) =>
       reading.pieces.length === 2 && reading.startsWith('letter') && reading.has('role'),
   },
+  // `eyedocvera`, `bookworm42`: a handle that begins with a word for a role.
+  { at: 'free mail', owner: 'unclear', decides: isHandle },
   // `smithoffice`, `frontdesk`, `karen.billing`: a role word, even with a name.
   { owner: 'shared', decides: (reading) => reading.has('role') },
   // `robert.kessler.jr`: the son of Robert Kessler.
@@ -154,11 +162,24 @@ const RULES: readonly Rule[] = [
       reading.startsWith('surname') && reading.follows('surname', 'initial'),
   },
   // `whitlj`, `mcallisk`, `john.hartl`: a cut surname with an initial or a given name.
-  { owner: 'person', decides: isCut },
+  { owner: 'person', decides: ({ own, letters }) => own.isCutName(letters) },
+  {
+    owner: 'person',
+    decides: (reading) =>
+      reading.has('cutSurname') &&
+      reading.has(...GIVEN) &&
+      reading.hasOnly('cutSurname', ...GIVEN, ...LETTERS),
+  },
   // `drsmith`, `smithjones`: only the surname.
   { owner: 'person', decides: (reading) => reading.hasOnly('surname') },
   // `maryjo`, `johns`, `jquincy`, `ntanh` of Nguyen Thi Anh: only given names and initials.
-  { owner: 'person', decides: isGivenWithInitials },
+  {
+    owner: 'person',
+    decides: (reading) =>
+      reading.has(...GIVEN) && reading.hasOnly(...GIVEN, 'initial', 'surnameInitial'),
+  },
+  // `davida` of David Abbott, although Davida is a name too.
+  { owner: 'person', decides: ({ own, local }) => own.isGivenWithInitial(local) },
   // `jks1234`, `ejw`: the person's initials.
   { owner: 'person', decides: isInitials },
   // `david.wang` of Dawei Wang, `jxhn.hartley`: perhaps a name that NPPES does not know.
@@ -170,12 +191,9 @@ const RULES: readonly Rule[] = [
   },
   // `chidi.okwuosa`, `maria.gonzalez`: a full name, and nothing of the person's.
   { owner: 'other_person', decides: isOtherPair },
-];
-
-/** More rules for addresses at domains where only an organization's people have a mailbox. */
-const WORK_RULES: readonly Rule[] = [
   // `zorblat.smith`, `bakersmith`, `ksmith`, `smithk`: another name or initial with the surname.
   {
+    at: 'work',
     owner: 'other_person',
     decides: (reading) =>
       reading.has('surname') &&
@@ -184,66 +202,65 @@ const WORK_RULES: readonly Rule[] = [
         reading.follows('surname', 'surnameInitial', 'letter')),
   },
   // `maria.gonzalez`, `mgonzalez`, `maria`, `john.gonzalez`, `chidi.okwuosa`: another name.
-  { owner: 'other_person', decides: isOtherName },
+  { at: 'work', owner: 'other_person', decides: isOtherName },
   // `pm`: two initials, none of them the person's.
   {
+    at: 'work',
     owner: 'other_person',
     decides: ({ pieces, local }) =>
       pieces.length === 2 &&
       !/[0-9]/.test(local) &&
       pieces.every(({ kind }) => kind === 'letter'),
   },
-];
-
-/**
- * More rules for free mail. People pick a handle there, and English words are surnames too. So only
- * a complete name counts: `surfer` in `surferdoc88` says nothing.
- */
-const FREE_MAIL_RULES: readonly Rule[] = [
+  // `zorblat.smith`: another name with the surname.
+  {
+    at: 'free mail',
+    owner: 'other_person',
+    decides: ({ local, pieces }) =>
+      /^[a-z]{2,}\.[a-z]{2,}$/.test(local) &&
+      pieces.length === 2 &&
+      pieces.some(({ kind }) => kind === 'surname') &&
+      pieces.some(({ kind }) => kind === 'word' || kind === 'otherSurname'),
+  },
   // `ksmith`, `smithk`: another initial with the surname.
   {
+    at: 'free mail',
     owner: 'other_person',
     decides: (reading) =>
       reading.hasOnly('surname', ...LETTERS) && reading.has('surname'),
   },
   // `mariagonzalez`, `gonzalez_maria`, `john.karen.gonzalez`: another full name.
-  { owner: 'other_person', decides: isOtherFullName },
+  { at: 'free mail', owner: 'other_person', decides: isOtherFullName },
 ];
 
-function judge(reading: Reading, anyone: boolean): Owner {
-  const rules = [...RULES, ...(anyone ? FREE_MAIL_RULES : WORK_RULES)];
-  if (!/[a-z]/.test(reading.local.replace(/\+.*/, ''))) return 'unclear';
-  const rule = rules.find(({ decides }) => decides(reading));
+function judge(reading: Reading): Owner {
+  if (reading.letters === '') return 'unclear';
+  const place = reading.isFreeMail ? 'free mail' : 'work';
+  const rule = RULES.find(
+    ({ at, decides }) => (at === undefined || at === place) && decides(reading),
+  );
   return rule === undefined ? 'unclear' : rule.owner;
 }
 
-/** In `smithjr` of John R. Smith, the letters may also be initials, so only a given name decides. */
+/** `kesslerjr` may be John R. Kessler, but letters after a given name and a dot aren't initials. */
 function hasOtherGeneration(reading: Reading): boolean {
-  const piece = reading.find('generation');
-  if (piece === undefined || generationOf(piece.text) === reading.own.generation)
-    return false;
-  const mayBeInitials = [...piece.text].every((letter) =>
-    reading.own.initials.has(letter),
-  );
-  return !mayBeInitials || reading.has(...GIVEN);
+  const suffix = reading.find('generation')?.text ?? suffixOf(reading);
+  if (suffix === null) return false;
+  return generationOf(suffix) !== reading.own.generation;
 }
 
-/** The least letters of a cut surname that count with an initial. */
-const MIN_CUT = 5;
-
-function isCut(reading: Reading): boolean {
-  const cut = reading.find('cutSurname');
-  if (cut === undefined) return false;
-  if (reading.has(...GIVEN)) return reading.hasOnly(...GIVEN, ...LETTERS, 'cutSurname');
-  if (cut.text.length < MIN_CUT || isFrequentSurname(cut.text)) return false;
-  const isInOrder =
-    reading.startsWith('initial') || reading.follows('cutSurname', 'initial');
-  return isInOrder && reading.hasOnly('cutSurname', ...LETTERS);
+function suffixOf(reading: Reading): string | null {
+  if (!reading.has(...GIVEN)) return null;
+  const match = /[._-](jr|sr|i{2,3}|iv)$/.exec(reading.local);
+  return match?.[1] ?? null;
 }
 
-function isGivenWithInitials(reading: Reading): boolean {
-  if (!reading.has(...GIVEN)) return false;
-  return reading.hasOnly(...GIVEN, 'initial', 'surnameInitial');
+/** `kapoorclinic` and `oakknolldental` are practices, so the role must come first. */
+function isHandle({ pieces, letters }: Reading): boolean {
+  const [role, ...rest] = pieces;
+  if (role?.kind !== 'role' || !letters.startsWith(role.text)) return false;
+  if (letters.startsWith(`${role.text}doc`)) return true;
+  return rest.length === 1 && rest.every(({ kind }) => kind === 'letters');
 }
 
 function isInitials({ local, own }: Reading): boolean {
@@ -290,6 +307,6 @@ function isOtherFullName(reading: Reading): boolean {
   return (
     reading.has('otherGiven') &&
     reading.has('otherSurname', 'word') &&
-    reading.hasOnly(...LETTERS, ...OTHER_NAMES)
+    reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES)
   );
 }

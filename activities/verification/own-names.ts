@@ -11,6 +11,9 @@ const MIN_PART = 4;
 /** The least letters of the beginning of a given name, such as `raj` of Rajesh. */
 const MIN_BEGINNING = 3;
 
+/** The least letters of a cut surname that name a person together with an initial. */
+const MIN_CUT = 5;
+
 /**
  * Matches an ending that turns a name into a name for another gender: Juan and Juana, Carl and
  * Carla, Daniel and Danielle, Joseph and Josephine. Anne is a spelling of Ann.
@@ -76,6 +79,33 @@ export class OwnNames {
   isCutSurname(text: string): boolean {
     if (text.length < MIN_PART || GIVEN_NAMES.has(text)) return false;
     return [...this.surnames].some((name) => name.startsWith(text));
+  }
+
+  /**
+   * Returns true for a cut surname and initials: `whitlj` for Jared Whitlow, `mcallisk` and
+   * `kmcallis` for Karen McAllister. Such names are rarely somebody else's by chance.
+   */
+  isCutName(letters: string): boolean {
+    return [...this.surnames].some((name) => {
+      for (let length = MIN_CUT; length < name.length; length += 1) {
+        const cut = name.slice(0, length);
+        const rest = letters.replace(cut, '');
+        const isOuter = letters.startsWith(cut) || letters.endsWith(cut);
+        if (isOuter && this.isOneOrTwoInitials(rest)) return true;
+      }
+      return false;
+    });
+  }
+
+  private isOneOrTwoInitials(text: string): boolean {
+    const isShort = text.length === 1 || text.length === 2;
+    return isShort && [...text].every((letter) => this.initials.has(letter));
+  }
+
+  /** Returns true for a given name and the surname's initial, such as `davida` of David Abbott. */
+  isGivenWithInitial(letters: string): boolean {
+    const last = letters.charAt(letters.length - 1);
+    return this.surnameInitials.has(last) && this.given.includes(letters.slice(0, -1));
   }
 
   /**

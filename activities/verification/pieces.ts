@@ -75,14 +75,7 @@ const ROLES = readList('roles');
 const TITLES = readList('titles');
 const COURTESIES: ReadonlySet<string> = new Set(['mr', 'mrs', 'miss', 'sr', 'sra']);
 
-/** Surnames with their rank. The most frequent one has rank 0. */
-const SURNAMES = new Map([...readList('surnames')].map((name, rank) => [name, rank]));
-
-/** Returns true for one of the most frequent surnames in the United States. */
-export function isFrequentSurname(text: string): boolean {
-  const rank = SURNAMES.get(text);
-  return rank !== undefined && rank < 3000;
-}
+const SURNAMES = readList('surnames');
 
 /**
  * Returns the words that may stand for the practice: the words of its name, its domain, and its
@@ -114,11 +107,10 @@ interface Split {
 
 /**
  * Splits a local part into pieces with the lowest cost, by dynamic programming over its letters.
- * Digits and other characters only separate tokens. The text after a plus sign is a tag that the
- * owner picks, so it is ignored.
+ * Digits and other characters only separate tokens.
  */
 export function readPieces(local: string, vocabulary: Vocabulary): readonly Piece[] {
-  const tokens = local.replace(/\+.*/, '').match(/[a-z]+/g) ?? [];
+  const tokens = local.match(/[a-z]+/g) ?? [];
   const letters = tokens.join('');
   const tokenOf = tokens.flatMap(({ length }, index) => Array(length).fill(index));
   const best: Split[] = [{ cost: 0, pieces: [] }];
@@ -178,7 +170,7 @@ function kindOf(text: string, place: Place, vocabulary: Vocabulary): Kind | null
   if (own.surnames.has(text)) return 'surname';
   if (own.isGiven(text)) return 'given';
   if (strangers.has(text) && (isToken || text.length > 3)) return 'stranger';
-  const title = isWhole ? titleOf(text, place) : null;
+  const title = isWhole ? titleOf(text, place, own) : null;
   if (title !== null) return title;
   if (isRole(text, place, vocabulary)) return 'role';
   if (!isWhole) return null;
@@ -186,14 +178,19 @@ function kindOf(text: string, place: Place, vocabulary: Vocabulary): Kind | null
   return nameKind(text, place, own);
 }
 
-function titleOf(text: string, { isToken, isFirst }: Place): Kind | null {
+function titleOf(text: string, { isToken, isFirst }: Place, own: OwnNames): Kind | null {
   if (COURTESIES.has(text) && isFirst && (isToken || text.length > 2)) return 'courtesy';
-  if (!isFirst && isToken && text !== 'v' && generationOf(text) !== null)
-    return 'generation';
-  if (text === 'jr' && !isFirst) return 'generation';
+  if (!isFirst && isGeneration(text, isToken, own)) return 'generation';
   if (COURTESIES.has(text)) return null;
   if (TITLES.has(text)) return 'title';
   return !isFirst && isCredential(text, true) ? 'title' : null;
+}
+
+/** Initials of the person, such as `jr` of John R. Smith, are not a generation. */
+function isGeneration(text: string, isToken: boolean, { initials }: OwnNames): boolean {
+  if (text.length < 2 || generationOf(text) === null) return false;
+  if (!isToken && text !== 'jr') return false;
+  return ![...text].every((letter) => initials.has(letter));
 }
 
 /**
