@@ -229,6 +229,8 @@ const RULES: readonly Rule[] = [
     decides: (reading) =>
       reading.hasOnly('surname', ...LETTERS) && reading.has('surname'),
   },
+  // `mgonzalez`, `gonzalezm`: another initial with another surname.
+  { at: 'free mail', owner: 'other_person', decides: isOtherInitialWithName },
   // `mariagonzalez`, `gonzalez_maria`, `john.karen.gonzalez`: another full name.
   { at: 'free mail', owner: 'other_person', decides: isOtherFullName },
 ];
@@ -260,7 +262,8 @@ function isHandle({ pieces, letters }: Reading): boolean {
   const [role, ...rest] = pieces;
   if (role?.kind !== 'role' || !letters.startsWith(role.text)) return false;
   if (letters.startsWith(`${role.text}doc`)) return true;
-  return rest.length === 1 && rest.every(({ kind }) => kind === 'letters');
+  const isWord = rest.every(({ kind }) => kind === 'letters' || kind === 'otherSurname');
+  return rest.length === 1 && isWord;
 }
 
 function isInitials({ local, own }: Reading): boolean {
@@ -303,10 +306,26 @@ function isOtherPair({ local, pieces }: Reading): boolean {
   return isOther && new Set(pieces.map(({ token }) => token)).size === 2;
 }
 
+function isOtherInitialWithName(reading: Reading): boolean {
+  if (!isPair(reading) || !reading.has('letter')) return false;
+  return reading.pieces.some(({ kind, text }) => isName(kind) && text.length > 3);
+}
+
+/** Without a separator, only a given name and a surname count: `marathoner` has more pieces. */
 function isOtherFullName(reading: Reading): boolean {
-  return (
-    reading.has('otherGiven') &&
-    reading.has('otherSurname', 'word') &&
-    reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES)
-  );
+  if (!reading.has('otherGiven')) return false;
+  const { local, pieces } = reading;
+  if (/^[a-z]+[0-9]*$/.test(local))
+    return isPair(reading) && pieces.every(({ kind }) => isName(kind));
+  const others = pieces.filter(({ kind }) => OTHER_NAMES.includes(kind));
+  return others.length > 1 && reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES);
+}
+
+/** Returns true for two pieces, and no title such as the `doc` of `surferdoc88`. */
+function isPair({ pieces, letters }: Reading): boolean {
+  return pieces.length === 2 && pieces.map(({ text }) => text).join('') === letters;
+}
+
+function isName(kind: Kind): boolean {
+  return kind === 'otherGiven' || kind === 'otherSurname';
 }

@@ -26,7 +26,10 @@ export class OwnNames {
   readonly surnames: ReadonlySet<string>;
   /** The words of the first and middle names, separately and joined. */
   readonly given: readonly string[];
-  /** The initials of the given names and of their nicknames, such as `b` of Bill for William. */
+  /**
+   * The initials of the given names and of their short forms, such as `b` of Bill for William and
+   * `f` of Femi for Oluwafemi.
+   */
   readonly initials: ReadonlySet<string>;
   readonly surnameInitials: ReadonlySet<string>;
   /** The initials of the first name, of the middle name, and of the surname, as NPPES has them. */
@@ -42,7 +45,10 @@ export class OwnNames {
       .filter((name) => name !== '')
       .flatMap((name) => [name, withoutUmlauts(name)]);
     this.given = [...new Set(given)].filter((name) => name.length > 1);
-    const nicknames = this.given.flatMap((name) => [...formsOf(name)]);
+    const nicknames = this.given.flatMap((name) => [
+      ...formsOf(name),
+      ...namesAtEnd(name),
+    ]);
     this.surnames = new Set(families.flatMap(surnameForms));
     this.initials = new Set([...given, ...nicknames].map((name) => name.charAt(0)));
     this.surnameInitials = new Set(families.flat().map((word) => word.charAt(0)));
@@ -133,7 +139,17 @@ function isPartOf(text: string, name: string): boolean {
     return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(name.slice(text.length));
   }
   // Two names that differ in their first letter, such as Hanna and Anna, are two names.
-  return start > 1 && text.length >= MIN_PART;
+  if (start < 2) return false;
+  if (text.length >= MIN_PART) return true;
+  // `min` of Sungmin is a syllable, but Brian is not called Ian.
+  return text.length === 3 && name.endsWith(text) && !GIVEN_NAMES.has(name);
+}
+
+/** Returns the listed given names at the end of an unlisted one, such as Femi of Oluwafemi. */
+function namesAtEnd(name: string): string[] {
+  if (GIVEN_NAMES.has(name)) return [];
+  const ends = [...name].map((_, index) => name.slice(index));
+  return ends.filter((end) => isPartOf(end, name) && GIVEN_NAMES.has(end));
 }
 
 function isLongerForm(text: string, name: string): boolean {
