@@ -24,7 +24,10 @@ const GENDER_ENDING =
 /** The names of a person in all forms in which an address may contain them. All are folded. */
 export class OwnNames {
   readonly surnames: ReadonlySet<string>;
-  /** The words of the first and middle names, separately and joined. */
+  /**
+   * The words of the first and middle names, separately and joined. Families call a Junior Jun or
+   * Junior.
+   */
   readonly given: readonly string[];
   /**
    * The initials of the given names and of their short forms, such as `b` of Bill for William and
@@ -41,7 +44,8 @@ export class OwnNames {
     const families = names.map(({ last }) => nameWords(last));
     const middle = nameWords(person === null ? null : person.middle);
     const words = [...names.map(({ first }) => nameWords(first)), middle];
-    const given = [...words.flat(), ...words.map((some) => some.join(''))]
+    const called = person !== null && person.generation === 2 ? ['jun', 'junior'] : [];
+    const given = [...words.flat(), ...words.map((some) => some.join('')), ...called]
       .filter((name) => name !== '')
       .flatMap((name) => [name, withoutUmlauts(name)]);
     this.given = [...new Set(given)].filter((name) => name.length > 1);
@@ -67,10 +71,10 @@ export class OwnNames {
 
   /**
    * Returns true for a part of a given name that people use as a short form: `karthik` of
-   * Karthikeyan, `seun` of Oluwaseun, `tobi` of Oluwatobiloba.
+   * Karthikeyan, `seun` of Oluwaseun, `tobi` of Oluwatobiloba, `slava` of Vyacheslav.
    */
   isShortForm(text: string): boolean {
-    return this.given.some((name) => isPartOf(text, name));
+    return this.given.some((name) => isPartOf(text, name) || isDiminutive(text, name));
   }
 
   /** Returns true for a given name that begins with one of the person's, as Maryann with Mary. */
@@ -115,6 +119,27 @@ export class OwnNames {
   }
 
   /**
+   * Returns true for given names with initials in any order, such as `johnq`, `jquincy`, and
+   * `maryjo`. A vowel behind a given name must be the initial of the middle name: Sravan is not
+   * Sravani.
+   */
+  isGivenWithInitials(text: string): boolean {
+    return this.given.some((name) => {
+      if (!text.includes(name)) return false;
+      const rest = text.replace(name, '');
+      if (this.given.includes(rest)) return true;
+      if (rest.length > 2) return false;
+      const isEnding = text.startsWith(name) && /^[aeio]$/.test(rest);
+      if (isEnding) return this.recorded.middle.includes(rest);
+      return [...rest].every((letter) => this.isAnyInitial(letter));
+    });
+  }
+
+  private isAnyInitial(letter: string): boolean {
+    return this.initials.has(letter) || this.surnameInitials.has(letter);
+  }
+
+  /**
    * Returns true if letters are the person's initials in their order: `jks` for John K. Smith. An
    * unknown middle name may have any initial.
    */
@@ -136,7 +161,10 @@ function isPartOf(text: string, name: string): boolean {
   const start = name.indexOf(text);
   if (start === 0) {
     if (text.length < MIN_BEGINNING) return false;
-    return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(name.slice(text.length));
+    const ending = name.slice(text.length);
+    // Deepa and Deepak are two names, and so are Thu and Thuy.
+    if (ending.length < 2) return false;
+    return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(ending);
   }
   // Two names that differ in their first letter, such as Hanna and Anna, are two names.
   if (start < 2) return false;
@@ -150,6 +178,17 @@ function namesAtEnd(name: string): string[] {
   if (GIVEN_NAMES.has(name)) return [];
   const ends = [...name].map((_, index) => name.slice(index));
   return ends.filter((end) => isPartOf(end, name) && GIVEN_NAMES.has(end));
+}
+
+/**
+ * Returns true for a part of a name with an ending of affection: `raghu` of Raghavendra, `grisha` of
+ * Grigor, `slava` of Vyacheslav. A listed name, such as Carla, is a name of its own.
+ */
+function isDiminutive(text: string, name: string): boolean {
+  if (GIVEN_NAMES.has(text)) return false;
+  const beginning = text.replace(/(?:u|y|ya|sha)$/, '');
+  if (beginning !== text && isPartOf(beginning, name)) return name.startsWith(beginning);
+  return text.endsWith('a') && name.indexOf(text.slice(0, -1)) > 1;
 }
 
 function isLongerForm(text: string, name: string): boolean {

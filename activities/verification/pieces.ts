@@ -110,6 +110,7 @@ interface Split {
  * Digits and other characters only separate tokens.
  */
 export function readPieces(local: string, vocabulary: Vocabulary): readonly Piece[] {
+  const { own } = vocabulary;
   const tokens = local.match(/[a-z]+/g) ?? [];
   const letters = tokens.join('');
   const tokenOf = tokens.flatMap(({ length }, index) => Array(length).fill(index));
@@ -128,8 +129,47 @@ export function readPieces(local: string, vocabulary: Vocabulary): readonly Piec
       best[end] = { cost, pieces: [...before.pieces, piece] };
     }
   }
-  const split = best[letters.length];
-  return split === undefined ? [] : split.pieces;
+  const pieces = best[letters.length]?.pieces ?? [];
+  if (tokens.length < 2) return pieces;
+  return tokens.flatMap((text, token) =>
+    mergeUnrelated(
+      text,
+      pieces.filter((piece) => piece.token === token),
+      own,
+    ),
+  );
+}
+
+/** Kinds of pieces that make up another name if they fill only a part of a token. */
+const PARTS: readonly Kind[] = [
+  'given',
+  'initial',
+  'surnameInitial',
+  'letter',
+  'shortForm',
+  'longerForm',
+  'otherGiven',
+  'otherSurname',
+  'letters',
+];
+
+/**
+ * Returns one piece for a token that is another name and only begins like the person's: `alexei` of
+ * Alexander is not `alex` with two initials, and `amira` is not Amir A.
+ */
+function mergeUnrelated(
+  text: string,
+  pieces: readonly Piece[],
+  own: OwnNames,
+): readonly Piece[] {
+  const [first] = pieces;
+  if (first === undefined || pieces.length < 2 || text.length < 4) return pieces;
+  const filled = pieces.reduce((sum, piece) => sum + piece.text.length, 0);
+  const isName =
+    filled === text.length && pieces.every(({ kind }) => PARTS.includes(kind));
+  if (!isName || own.isGivenWithInitials(text)) return pieces;
+  const kind = GIVEN_NAMES.has(text) ? 'otherGiven' : 'word';
+  return [{ kind, text, token: first.token }];
 }
 
 function costOf(kind: Kind, text: string): number {

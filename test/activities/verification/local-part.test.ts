@@ -7,8 +7,17 @@ import {
 import { candidate, checkOf, inWords, verifierOf } from '../../support/checks.ts';
 import { SUBJECT } from '../../support/vendors.ts';
 
+interface Known {
+  readonly generation?: number | null;
+  readonly strangers?: readonly string[];
+}
+
 /** Parses `First, Middle, Last`, followed by former last names, and adds the practice. */
-function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
+function whose(
+  names: string,
+  practice: string | null,
+  { generation = null, strangers = [] }: Known = {},
+): Whose {
   const [first = '', middle = '', last = '', ...former] = names.split(', ');
   const { person } = SUBJECT;
   if (person === null) throw new Error('nobody');
@@ -21,13 +30,14 @@ function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
         middle: middle || null,
         otherNames: former.map((one) => ({ first, last: one })),
       },
-      practice: { ...person.practice, city },
+      generation,
+      practice: { ...person.practice, city: 'Fargo' },
     },
     organization:
       practice === null
         ? null
         : { name: practice, domain: null, source: 'affiliation', confidence: 1 },
-    strangers: [],
+    strangers,
   };
 }
 
@@ -206,6 +216,161 @@ test('the table of local parts has at least 150 cases', (t) => {
     .split(/\s+/);
   t.true(cases.length >= 150, `${cases.length} cases`);
 });
+
+const NOVAK = whose('Peter, James, Novak', null);
+const RULES: readonly (readonly [
+  sentence: string,
+  Whose,
+  domain: string,
+  Partial<Record<Owner, string>>,
+])[] = [
+  [
+    'any part of a long given name may be its short form',
+    whose('Chukwuemeka, , Okafor', null),
+    'clinic.org',
+    {
+      person: 'emeka.okafor emekaokafor eokafor chuk.okafor drchukwuemeka emeka',
+      other_person: 'ngozi.okafor nokafor',
+    },
+  ],
+  [
+    'a short form may end in a vowel of affection',
+    whose('Vyacheslav, , Ivanchenko', null),
+    'clinic.org',
+    { person: 'slava.ivanchenko vivanchenko', other_person: 'boris.ivanchenko' },
+  ],
+  [
+    'a syllable at the end of an unlisted given name is a short form',
+    whose('Xiaoming, , Zhang', null),
+    'clinic.org',
+    {
+      person: 'ming.zhang xmzhang zhangxm min.xiaoming.zhang',
+      other_person: 'wei.li fzhang',
+    },
+  ],
+  [
+    'a name that differs by its ending or by one letter is another name',
+    whose('Deepak, , Shetty', null),
+    'clinic.org',
+    {
+      other_person: 'deepa.shetty',
+      unclear: 'deepaka.shetty',
+      person: 'deepak.shetty deepaks',
+    },
+  ],
+  [
+    'a word that only begins like a short form is another name',
+    whose('Alexander, , Smirnov', null),
+    'clinic.org',
+    { unclear: 'alexei.smirnov', person: 'alex.smirnov xander.smirnov' },
+  ],
+  [
+    'a usual name with the initial of an unlisted one may be an alias',
+    whose('Dawei, , Wang', null),
+    'clinic.org',
+    { unclear: 'david.wang', other_person: 'karen.wang', person: 'dwang dwwang' },
+  ],
+  [
+    'the family name may come first, and initials may stand for all but the last name',
+    whose('Anh, Tuan, Pham', null),
+    'clinic.org',
+    { person: 'phamtuan pham.anhtuan tuanpham phamat ptanh' },
+  ],
+  [
+    'an umlaut may be written as its plain vowel, in given names too',
+    whose('Juergen, , Mueller', null),
+    'clinic.org',
+    { person: 'jurgen.muller jurgen.mueller juergenm' },
+  ],
+  [
+    'every run of words of a long surname may stand for it',
+    whose('Jose, Maria, De la Cruz Santos', null),
+    'clinic.org',
+    { person: 'jdelacruz jose.delacruzsantos delacruzj jsantos jmlacruz' },
+  ],
+  [
+    'a surname cut after five or more letters belongs to the initial with it',
+    whose('Karen, , McAllister', null),
+    'clinic.org',
+    {
+      person: 'mcallisk kmcallis mcallk karen.mcalli',
+      unclear: 'mcallisj mcallis',
+    },
+  ],
+  [
+    'a generation that NPPES does not have is somebody else',
+    whose('Robert, , Kessler', null),
+    'clinic.org',
+    { other_person: 'robert.kessler.jr rkesslerjr bob.kessler.iii robert.kessler.sr' },
+  ],
+  [
+    'the generation of the record is the person, who may be called Jun',
+    whose('Robert, , Kessler', null, { generation: 2 }),
+    'clinic.org',
+    {
+      person: 'robert.kessler.jr robert.kessler.ii rkessler jun.kessler',
+      other_person: 'robert.kessler.sr robert.kessler.iii',
+    },
+  ],
+  [
+    'the initials J and R after a surname are not a generation',
+    whose('John, Ray, Kessler', null),
+    'clinic.org',
+    { person: 'kesslerjr', other_person: 'john.kessler.jr' },
+  ],
+  [
+    'a title such as mrs with only the surname means a spouse',
+    whose('Ramon, , Delgado', null),
+    'clinic.org',
+    { other_person: 'mrs.delgado mrsdelgado mr.delgado', person: 'dr.delgado' },
+  ],
+  [
+    'initials with a number are the person only if all initials fit',
+    NOVAK,
+    'clinic.org',
+    { person: 'pjn2041 pn123 pjn', unclear: 'abc9 pxn2041 n123 pn' },
+  ],
+  [
+    'a full name of somebody else at free mail is somebody else',
+    NOVAK,
+    'gmail.com',
+    {
+      other_person: `maria.gonzalez mariagonzalez gonzalez_maria chidi.okwuosa mgonzalez gonzalezm karen.novak
+        zorblat.novak knovak`,
+    },
+  ],
+  [
+    'a handle at free mail does not show its owner',
+    NOVAK,
+    'gmail.com',
+    {
+      unclear: 'surferdoc88 eyedocvera bookworm42 skibum goldenretrieverluv marathoner',
+      person: 'peternovak88 novakdds',
+      shared: 'novakclinic info oakknolldental',
+    },
+  ],
+  [
+    'a surname of another provider at the same place is theirs',
+    whose('Peter, James, Novak', null, { strangers: ['okwuosa', 'novak', 'abara'] }),
+    'clinic.org',
+    {
+      other_person: 'okwuosa mokwuosa pokwuosa peter.abara',
+      person: 'pnovak peter.novak.okwuosa',
+    },
+  ],
+];
+
+for (const [sentence, who, domain, owners] of RULES) {
+  test(sentence, (t) => {
+    const wrong = Object.entries(owners).flatMap(([owner, locals]) =>
+      locals
+        .split(/\s+/)
+        .filter((local) => ownerOf({ local, domain }, who) !== owner)
+        .map((local) => `${local} is ${ownerOf({ local, domain }, who)}`),
+    );
+    t.deepEqual(wrong, []);
+  });
+}
 
 for (const [email, verdict] of [
   ["mo'malley@clinic.com", 'valid mailbox_ok'],
