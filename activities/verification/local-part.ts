@@ -182,7 +182,7 @@ const RULES: readonly Rule[] = [
   { owner: 'person', decides: ({ own, local }) => own.isGivenWithInitial(local) },
   // `jks1234`, `ejw`: the person's initials.
   { owner: 'person', decides: isInitials },
-  // `david.wang` of Dawei Wang, `jxhn.hartley`: perhaps a name that NPPES does not know.
+  // `david.wang` of Dawei Wang, `shireen.bitar` of Shirin Bitar: perhaps the person's.
   { owner: 'unclear', decides: mayBeAlias },
   // `karen.smith`, `smith.karen`: another given name with the surname, perhaps a spouse.
   {
@@ -200,6 +200,13 @@ const RULES: readonly Rule[] = [
       (reading.has('word') ||
         reading.startsWith('otherSurname', 'surnameInitial', 'letter') ||
         reading.follows('surname', 'surnameInitial', 'letter')),
+  },
+  // `hendersm`, `tmontgom`: another initial with the cut surname.
+  {
+    at: 'work',
+    owner: 'other_person',
+    decides: (reading) =>
+      reading.pieces.length === 2 && reading.has('cutSurname') && reading.has('letter'),
   },
   // `maria.gonzalez`, `mgonzalez`, `maria`, `john.gonzalez`, `chidi.okwuosa`: another name.
   { at: 'work', owner: 'other_person', decides: isOtherName },
@@ -273,16 +280,30 @@ function isInitials({ local, own }: Reading): boolean {
 }
 
 /**
- * Returns true for the surname with another given name that has the person's initial, unless both
- * given names are usual in the United States, where the nicknames are known.
+ * Returns true for the surname with a given name that has the person's initial, if it may be
+ * another spelling of theirs, or a usual name that somebody with an unusual one goes by.
  */
 function mayBeAlias(reading: Reading): boolean {
-  if (!reading.has('surname')) return false;
+  const { own } = reading;
   const name = reading.find('otherGiven', 'word');
-  if (name === undefined || !reading.own.initials.has(name.text.charAt(0))) return false;
-  if (name.kind === 'word') return true;
-  const alike = reading.own.given.filter((own) => own.charAt(0) === name.text.charAt(0));
-  return alike.every((own) => !GIVEN_NAMES.has(own));
+  if (!reading.has('surname') || name === undefined) return false;
+  const alike = own.given.filter((one) => one.charAt(0) === name.text.charAt(0));
+  if (alike.some((one) => isRespelled(name.text, one))) return true;
+  return name.kind === 'otherGiven' && alike.some((one) => !GIVEN_NAMES.has(one));
+}
+
+/**
+ * Returns true for names with the same consonants and the same end, such as Shireen and Shirin, or
+ * Kweku and Kwaku. Alejandra and Alejandro end differently, so they are two names.
+ */
+function isRespelled(text: string, name: string): boolean {
+  const consonants = consonantsOf(text);
+  if (consonants.length < 3 || consonants !== consonantsOf(name)) return false;
+  return text.at(-1) === name.at(-1);
+}
+
+function consonantsOf(name: string): string {
+  return name.replaceAll(/[aeiouy]/g, '').replaceAll(/(.)\1+/g, '$1');
 }
 
 /** `bluesky` is two surnames without a separator, which may also be two words. */

@@ -11,6 +11,12 @@ const MIN_PART = 4;
 /** The least letters of the beginning of a given name, such as `raj` of Rajesh. */
 const MIN_BEGINNING = 3;
 
+/** The least letters of a short form without only the last vowel, such as `venkat` of Venkata. */
+const MIN_WITHOUT_VOWEL = 6;
+
+/** The least letters of each given name in a blend of two. */
+const MIN_BLEND = 2;
+
 /** The least letters of a cut surname that name a person together with an initial. */
 const MIN_CUT = 5;
 
@@ -74,7 +80,20 @@ export class OwnNames {
    * Karthikeyan, `seun` of Oluwaseun, `tobi` of Oluwatobiloba, `slava` of Vyacheslav.
    */
   isShortForm(text: string): boolean {
+    if (this.isBlend(text)) return true;
     return this.given.some((name) => isPartOf(text, name) || isDiminutive(text, name));
+  }
+
+  /** Returns true for the beginnings of two given names, such as `malou` of Maria Lourdes. */
+  private isBlend(text: string): boolean {
+    return this.given.some((one) => {
+      for (let length = MIN_BLEND; length <= text.length - MIN_BLEND; length += 1) {
+        if (!one.startsWith(text.slice(0, length))) return false;
+        const rest = text.slice(length);
+        if (this.given.some((name) => name !== one && name.startsWith(rest))) return true;
+      }
+      return false;
+    });
   }
 
   /** Returns true for a given name that begins with one of the person's, as Maryann with Mary. */
@@ -162,7 +181,8 @@ function isPartOf(text: string, name: string): boolean {
   if (start === 0) {
     if (text.length < MIN_BEGINNING) return false;
     const ending = name.slice(text.length);
-    // Deepa and Deepak are two names, and so are Thu and Thuy.
+    // Deepa and Deepak are two names, and so are Thu and Thuy. Venkat is short for Venkata.
+    if (ending === 'a') return text.length >= MIN_WITHOUT_VOWEL && !GIVEN_NAMES.has(text);
     if (ending.length < 2) return false;
     return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(ending);
   }

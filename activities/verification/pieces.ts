@@ -242,7 +242,7 @@ function isGeneration(text: string, isToken: boolean, { initials }: OwnNames): b
 function isRole(text: string, place: Place, { practice }: Vocabulary): boolean {
   if (!ROLES.has(text) && !practice.has(text)) return false;
   if (text.length > 4 || place.isToken) return true;
-  return text.length > 2 && (place.isEdge || text === 'and');
+  return text.length > 2 && (place.isEdge || (place.isWhole && text === 'and'));
 }
 
 function letterKind(letter: string, { initials, surnameInitials }: OwnNames): Kind {
