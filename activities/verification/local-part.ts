@@ -11,6 +11,18 @@ import {
 } from './pieces.ts';
 import type { Address } from './syntax.ts';
 
+// Decides whose address a local part is. The problem: an address of somebody else must not be
+// returned, and most clinicians use a nickname, an initial, or a cut name. Many have names that no
+// list has. Comparing with a generated list of formats misses short forms and cut names, and lists
+// of names miss most of the world. So a local part is split into pieces (pieces.ts), each piece is
+// compared with the person's own names by its shape (own-names.ts), and rules in order judge the
+// kinds of the pieces. The rules for the forms that people use come before those for other people.
+//
+// Measured with the names of 3,885 clinicians (Medicare): of their own addresses in twelve usual
+// formats, 0.02 % are refused, and 0.1 % of their cut names. Of other clinicians' addresses at the
+// same employer, 0.1 % of `first.last` are not refused, and `flast` is never taken for the person's.
+// A relative with the same initial, such as `jsmith`, can't be told apart.
+
 /**
  * The owner of an address, judged by its local part, the part before the @:
  * - `person`: the person that we look for
@@ -182,24 +194,32 @@ const RULES: readonly Rule[] = [
   { owner: 'person', decides: ({ own, local }) => own.isGivenWithInitial(local) },
   // `jks1234`, `ejw`: the person's initials.
   { owner: 'person', decides: isInitials },
+  // `abc9`, `mtz12`: an employee number.
+  { at: 'work', owner: 'unclear', decides: isEmployeeNumber },
   // `david.wang` of Dawei Wang, `shireen.bitar` of Shirin Bitar: perhaps the person's.
   { owner: 'unclear', decides: mayBeAlias },
   // `karen.smith`, `smith.karen`: another given name with the surname, perhaps a spouse.
   {
     owner: 'other_person',
-    decides: (reading) => reading.has('surname') && reading.has('otherGiven'),
+    decides: (reading) =>
+      reading.has('surname', 'cutSurname') && reading.has('otherGiven'),
   },
   // `chidi.okwuosa`, `maria.gonzalez`: a full name, and nothing of the person's.
   { owner: 'other_person', decides: isOtherPair },
-  // `zorblat.smith`, `bakersmith`, `ksmith`, `smithk`: another name or initial with the surname.
+  // `ksmith`, `smithk`: another initial with the surname.
+  {
+    owner: 'other_person',
+    decides: (reading) =>
+      reading.has('surname') && reading.hasOnly('surname', ...LETTERS),
+  },
+  // `zorblat.smith`, `bakersmith`, `ksmithtx`: another name or initial with the surname.
   {
     at: 'work',
     owner: 'other_person',
     decides: (reading) =>
       reading.has('surname') &&
       (reading.has('word') ||
-        reading.startsWith('otherSurname', 'surnameInitial', 'letter') ||
-        reading.follows('surname', 'surnameInitial', 'letter')),
+        reading.startsWith('otherSurname', 'surnameInitial', 'letter')),
   },
   // `hendersm`, `tmontgom`: another initial with the cut surname.
   {
@@ -228,13 +248,6 @@ const RULES: readonly Rule[] = [
       pieces.length === 2 &&
       pieces.some(({ kind }) => kind === 'surname') &&
       pieces.some(({ kind }) => kind === 'word' || kind === 'otherSurname'),
-  },
-  // `ksmith`, `smithk`: another initial with the surname.
-  {
-    at: 'free mail',
-    owner: 'other_person',
-    decides: (reading) =>
-      reading.hasOnly('surname', ...LETTERS) && reading.has('surname'),
   },
   // `mgonzalez`, `gonzalezm`: another initial with another surname.
   { at: 'free mail', owner: 'other_person', decides: isOtherInitialWithName },
@@ -277,6 +290,11 @@ function isInitials({ local, own }: Reading): boolean {
   const [, letters = '', digits = ''] = /^([a-z]+)([0-9]*)$/.exec(local) ?? [];
   if (digits === '' && letters.length < 3) return false;
   return own.areInitials(letters) && (digits !== '' || own.recorded.middle !== '');
+}
+
+function isEmployeeNumber({ local, pieces }: Reading): boolean {
+  const isNumbered = /^[a-z]{1,4}[0-9]+$/.test(local);
+  return isNumbered && pieces.every(({ kind, text }) => !isName(kind) || text.length < 4);
 }
 
 /**

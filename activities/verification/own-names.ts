@@ -11,8 +11,8 @@ const MIN_PART = 4;
 /** The least letters of the beginning of a given name, such as `raj` of Rajesh. */
 const MIN_BEGINNING = 3;
 
-/** The least letters of a short form without only the last vowel, such as `venkat` of Venkata. */
-const MIN_WITHOUT_VOWEL = 6;
+/** The least letters of an unlisted short form that lacks one letter, such as `venkat` of Venkata. */
+const MIN_UNLISTED = 6;
 
 /** The least letters of each given name in a blend of two. */
 const MIN_BLEND = 2;
@@ -182,12 +182,13 @@ function isPartOf(text: string, name: string): boolean {
     if (text.length < MIN_BEGINNING) return false;
     const ending = name.slice(text.length);
     // Deepa and Deepak are two names, and so are Thu and Thuy. Venkat is short for Venkata.
-    if (ending === 'a') return text.length >= MIN_WITHOUT_VOWEL && !GIVEN_NAMES.has(text);
+    if (ending === 'a') return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
     if (ending.length < 2) return false;
     return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(ending);
   }
-  // Two names that differ in their first letter, such as Hanna and Anna, are two names.
-  if (start < 2) return false;
+  // Hanna and Anna are two names, but Bimbola is short for Abimbola.
+  if (start === 1) return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
+  if (start === -1) return false;
   if (text.length >= MIN_PART) return true;
   // `min` of Sungmin is a syllable, but Brian is not called Ian.
   return text.length === 3 && name.endsWith(text) && !GIVEN_NAMES.has(name);
@@ -208,7 +209,8 @@ function isDiminutive(text: string, name: string): boolean {
   if (GIVEN_NAMES.has(text)) return false;
   const beginning = text.replace(/(?:u|y|ya|sha)$/, '');
   if (beginning !== text && isPartOf(beginning, name)) return name.startsWith(beginning);
-  return text.endsWith('a') && name.indexOf(text.slice(0, -1)) > 1;
+  const end = text.slice(0, -1);
+  return text.endsWith('a') && end.length >= MIN_PART && name.indexOf(end) > 1;
 }
 
 function isLongerForm(text: string, name: string): boolean {

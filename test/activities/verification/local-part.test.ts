@@ -346,7 +346,7 @@ const RULES: readonly (readonly [
     'initials with a number are the person only if all initials fit',
     NOVAK,
     'clinic.org',
-    { person: 'pjn2041 pn123 pjn', unclear: 'abc9 pxn2041 n123 pn' },
+    { person: 'pjn2041 pn123 pjn', unclear: 'abc9 pxn2041 n123 pn mtz12' },
   ],
   [
     'a full name of somebody else at free mail is somebody else',
