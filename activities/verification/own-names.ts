@@ -35,6 +35,10 @@ export class OwnNames {
    * Junior.
    */
   readonly given: readonly string[];
+  /** The given names as `transliterate` writes them, in the same order. */
+  private readonly sounds: readonly string[];
+  /** The length of the longest given name with an ending of affection. */
+  private readonly longest: number;
   /**
    * The initials of the given names and of their short forms, such as `b` of Bill for William and
    * `f` of Femi for Oluwafemi.
@@ -55,6 +59,8 @@ export class OwnNames {
       .filter((name) => name !== '')
       .flatMap((name) => [name, withoutUmlauts(name)]);
     this.given = [...new Set(given)].filter((name) => name.length > 1);
+    this.sounds = this.given.map(transliterate);
+    this.longest = Math.max(0, ...this.given.map(({ length }) => length)) + 2;
     const nicknames = this.given.flatMap((name) => [
       ...formsOf(name),
       ...namesAtEnd(name),
@@ -72,7 +78,12 @@ export class OwnNames {
 
   /** Returns true for a given name, a nickname, or another spelling of it. */
   isGiven(text: string): boolean {
-    return this.given.some((name) => sameGivenName(text, name));
+    if (this.given.some((name) => sameGivenName(text, name))) return true;
+    if (text.length < MIN_PART || text.length > this.longest) return false;
+    const name = this.given[this.sounds.indexOf(transliterate(text))];
+    if (name === undefined) return false;
+    // Two listed names with the same sound, such as Elisha and Elisa, are two names.
+    return !GIVEN_NAMES.has(text) || !GIVEN_NAMES.has(name);
   }
 
   /**
@@ -80,7 +91,10 @@ export class OwnNames {
    * Karthikeyan, `seun` of Oluwaseun, `tobi` of Oluwatobiloba, `slava` of Vyacheslav.
    */
   isShortForm(text: string): boolean {
+    if (text.length > this.longest) return false;
     if (this.isBlend(text)) return true;
+    const sound = transliterate(text);
+    if (this.sounds.some((name) => isPartOf(sound, name))) return true;
     return this.given.some((name) => isPartOf(text, name) || isDiminutive(text, name));
   }
 
@@ -192,6 +206,20 @@ function isPartOf(text: string, name: string): boolean {
   if (text.length >= MIN_PART) return true;
   // `min` of Sungmin is a syllable, but Brian is not called Ian.
   return text.length === 3 && name.endsWith(text) && !GIVEN_NAMES.has(name);
+}
+
+/**
+ * Writes a name from another script in one way, so that Deepak equals Dipak, and Karthik Kartik.
+ * Covers the letters of names from India and of Arabic names.
+ */
+function transliterate(name: string): string {
+  return name
+    .replaceAll('ee', 'i')
+    .replaceAll(/oo|ou/g, 'u')
+    .replaceAll('x', 'ks')
+    .replaceAll('w', 'v')
+    .replaceAll(/([stdkgb])h/g, '$1')
+    .replaceAll(/(.)\1/g, '$1');
 }
 
 /** Returns the listed given names at the end of an unlisted one, such as Femi of Oluwafemi. */

@@ -277,9 +277,15 @@ const RULES: readonly (readonly [
   ],
   [
     'a name with the same consonants and the same end may be another spelling',
-    whose('Shirin, , Bitar', null),
+    whose('Kwaku, , Asante', null),
     'clinic.org',
-    { unclear: 'shireen.bitar', other_person: 'shahrana.bitar' },
+    { unclear: 'kawaku.asante', other_person: 'kwasa.asante' },
+  ],
+  [
+    'a name may be written with other letters for the same sounds',
+    whose('Shivaprasad, , Rao', null),
+    'clinic.org',
+    { person: 'siva.rao sivaprasad.rao shiva.rao', other_person: 'savita.rao' },
   ],
   [
     'the beginnings of two given names may be blended',
