@@ -21,7 +21,8 @@ import type { Address } from './syntax.ts';
 // Measured with the names of 3,885 clinicians (Medicare): of their own addresses in twelve usual
 // formats, 0.02 % are refused, and 0.1 % of their cut names. Of other clinicians' addresses at the
 // same employer, 0.1 % of `first.last` are not refused, and `flast` is never taken for the person's.
-// A relative with the same initial, such as `jsmith`, can't be told apart.
+// A relative with the same initial, such as `jsmith`, can't be told apart. The test of clinicians
+// holds these figures for 1,000 of the names.
 
 /**
  * The owner of an address, judged by its local part, the part before the @:

@@ -230,12 +230,12 @@ function namesAtEnd(name: string): string[] {
 }
 
 /**
- * Returns true for a part of a name with an ending of affection: `raghu` of Raghavendra, `grisha` of
- * Grigor, `slava` of Vyacheslav. A listed name, such as Carla, is a name of its own.
+ * Returns true for a part of a name with an ending of affection: `raghu` of Raghavendra, `sunny`
+ * of Sunhee, `slava` of Vyacheslav. A listed name, such as Carla, is a name of its own.
  */
 function isDiminutive(text: string, name: string): boolean {
   if (GIVEN_NAMES.has(text)) return false;
-  const beginning = text.replace(/(?:u|y|ya|sha)$/, '');
+  const beginning = text.replace(/(?:u|(.)\1y|y|ya|sha)$/, '$1');
   if (beginning !== text && isPartOf(beginning, name)) return name.startsWith(beginning);
   const end = text.slice(0, -1);
   return text.endsWith('a') && end.length >= MIN_PART && name.indexOf(end) > 1;
