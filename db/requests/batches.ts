@@ -1,6 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { cut, type Database, type Page, run } from '../client.ts';
-import type { batches } from '../schema.ts';
+import { cut, type Database, type Page, query } from '../client.ts';
+import { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
 
 /** The filters for a list of batches. A null filter matches every batch. */
@@ -14,17 +14,6 @@ export interface BatchFilter {
   readonly npi: string | null;
 }
 
-type Columns =
-  | 'organizationId'
-  | 'submittedAs'
-  | 'requestedType'
-  | 'completedCount'
-  | 'createdAt'
-  | 'updatedAt';
-type Listed = Pick<typeof batches.$inferSelect, 'status' | 'total' | Columns> & {
-  readonly batchId: string;
-};
-
 /**
  * Lists the batches of an organization, newest first. If `organization` is null, lists the batches
  * of all organizations, for operators.
@@ -37,20 +26,24 @@ export async function listBatches(
   filter: BatchFilter,
   { after, limit }: Page,
 ) {
-  const rows = await run<Listed>(db)`
-    select id as "batchId",
-           organization_id as "organizationId",
-           status,
-           submitted_as as "submittedAs",
-           requested_type as "requestedType",
-           completed_count as "completedCount",
-           total,
-           created_at as "createdAt",
-           updated_at as "updatedAt"
-      from batches
-     where ${matching(organization, filter, after)}
-     order by ${orderOf(organization, filter)}
-     limit ${limit + 1}`;
+  const rows = await query(db, (tx) =>
+    tx
+      .select({
+        batchId: batches.id,
+        organizationId: batches.organizationId,
+        status: batches.status,
+        submittedAs: batches.submittedAs,
+        requestedType: batches.requestedType,
+        completedCount: batches.completedCount,
+        total: batches.total,
+        createdAt: batches.createdAt,
+        updatedAt: batches.updatedAt,
+      })
+      .from(batches)
+      .where(matching(organization, filter, after))
+      .orderBy(orderOf(organization, filter))
+      .limit(limit + 1),
+  );
   const { items, last } = cut(rows, limit);
   return { batches: items, next: last?.batchId ?? null };
 }

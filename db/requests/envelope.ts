@@ -1,4 +1,4 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type Database, statement } from '../client.ts';
 import type { batches, requests } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
@@ -56,6 +56,156 @@ interface Item extends Readonly<Pick<typeof requests.$inferSelect, ItemFields>> 
   readonly delivery: DeliveryState | null;
 }
 
+// Polls are frequent, so their statements are prepared. Each first finds the batch by the id and the
+// organization in one index lookup. The response time therefore does not reveal whether an id
+// belongs to another organization. Triggers increase the batch's `updated_at`, which is part of the
+// version, with every change of a request or a delivery.
+
+const ID = sql.placeholder('id');
+const ORGANIZATION_ID = sql.placeholder('organizationId');
+
+type EnvelopeRow = Omit<Envelope, 'statuses' | 'isFinal'>;
+
+/** Reads the envelope of a whole batch. */
+const readBatchEnvelope = statement<EnvelopeRow>(sql`
+    select b.id as "batchId",
+           (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
+           concat_ws(' ', b.updated_at, c.available, s.n) as version,
+           b.status,
+           b.total,
+           b.completed_count as "completedCount",
+           b.created_at as "createdAt",
+           b.updated_at as "updatedAt",
+           b.webhook_url as "webhookUrl",
+           b.webhook_mode as "webhookMode",
+           b.custom_data as "customData",
+           c.available as balance,
+           content.items
+      from batches b
+      join credit_balances c on c.organization_id = b.organization_id
+     cross join suppression_changes s
+     cross join lateral (
+       select json_agg(item) as items from (
+        select r.id as "requestId",
+               r.npi,
+               r.status,
+               r.replayed,
+               r.credits_used as "creditsUsed",
+               given.email,
+               case when given.email is not null then r.email_type end as "emailType",
+               case when given.email is not null then r.email_last_validated_at end as "validatedAt",
+               d.state as delivery
+          from requests r
+         -- Hides the email of a person who was suppressed after the email was recorded. The check is
+         -- skipped if no suppression has changed since then, and for sandbox requests. Without
+         -- "offset 0", PostgreSQL would run the check once for each of the three fields.
+         cross join lateral (
+           select case
+                    when r.email is not null
+                      and (r.suppression_change = s.n
+                           or r.test_outcome is not null
+                           or not is_suppressed(r.npi, r.email))
+                    then r.email
+                  end as email offset 0
+         ) given
+          left join webhook_deliveries d
+            on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
+         where r.batch_id = b.id
+         order by r.position
+      ) item
+     ) content
+     where b.id = (
+       select id from batches where id = ${ID} and organization_id = ${ORGANIZATION_ID})`);
+
+/**
+ * Reads the envelope of one request. It has one item, so it needs no aggregate function and no
+ * order.
+ */
+const readRequestEnvelope = statement<EnvelopeRow>(sql`
+    select b.id as "batchId",
+           (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
+           concat_ws(' ', b.updated_at, c.available, s.n) as version,
+           b.status,
+           b.total,
+           b.completed_count as "completedCount",
+           b.created_at as "createdAt",
+           b.updated_at as "updatedAt",
+           b.webhook_url as "webhookUrl",
+           b.webhook_mode as "webhookMode",
+           b.custom_data as "customData",
+           c.available as balance,
+           content.items
+      from batches b
+      join credit_balances c on c.organization_id = b.organization_id
+     cross join suppression_changes s
+     cross join lateral (
+       select json_build_array(item) as items from (
+        select r.id as "requestId",
+               r.npi,
+               r.status,
+               r.replayed,
+               r.credits_used as "creditsUsed",
+               given.email,
+               case when given.email is not null then r.email_type end as "emailType",
+               case when given.email is not null then r.email_last_validated_at end as "validatedAt",
+               d.state as delivery
+          from requests r
+         -- Hides the email of a suppressed person, as in readBatchEnvelope.
+         cross join lateral (
+           select case
+                    when r.email is not null
+                      and (r.suppression_change = s.n
+                           or r.test_outcome is not null
+                           or not is_suppressed(r.npi, r.email))
+                    then r.email
+                  end as email offset 0
+         ) given
+          left join webhook_deliveries d
+            on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
+         where r.id = ${ID}
+      ) item
+     ) content
+     where b.id = (
+       select batch_id from requests where id = ${ID} and organization_id = ${ORGANIZATION_ID})`);
+
+/** Reads the state of the envelope of a whole batch. */
+const readBatchState = statement<EnvelopeState>(sql`
+    select b.id as "batchId",
+           (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
+           concat_ws(' ', b.updated_at, c.available, s.n) as version,
+           content.statuses,
+           content."isFinal"
+      from batches b
+      join credit_balances c on c.organization_id = b.organization_id
+     cross join suppression_changes s
+     cross join lateral (
+       select string_agg(status, ' ' order by position) as statuses,
+              bool_and(settled_at is not null) as "isFinal"
+         from requests r
+        where r.batch_id = b.id
+     ) content
+     where b.id = (
+       select id from batches where id = ${ID} and organization_id = ${ORGANIZATION_ID})`);
+
+/** Reads the state of the envelope of one request. */
+const readRequestState = statement<EnvelopeState>(sql`
+    select b.id as "batchId",
+           (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
+           concat_ws(' ', b.updated_at, c.available, s.n) as version,
+           content.statuses,
+           content."isFinal"
+      from batches b
+      join credit_balances c on c.organization_id = b.organization_id
+     cross join suppression_changes s
+     cross join lateral (
+       select string_agg(status, ' ' order by position) as statuses,
+              bool_and(settled_at is not null) as "isFinal"
+         from requests r
+        where r.id = ${ID}
+     ) content
+     where b.id = (
+       select batch_id from requests where id = ${ID} and organization_id = ${ORGANIZATION_ID})`);
+
 /**
  * Reads an envelope. An id that belongs to another organization is treated as unknown.
  * @returns null if this organization has no such request or batch
@@ -76,100 +226,40 @@ export async function findEnvelope(
   };
 }
 
-/**
- * Selects the batch id, age, and version of an envelope. Triggers increase the batch's `updated_at`
- * with every change of a request or a delivery.
- */
-const STATE = sql`
-      b.id as "batchId",
-      (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
-      concat_ws(' ', b.updated_at, c.available, s.n) as version`;
-
-const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
-  sql`${STATE},
-      b.status,
-      b.total,
-      b.completed_count as "completedCount",
-      b.created_at as "createdAt",
-      b.updated_at as "updatedAt",
-      b.webhook_url as "webhookUrl",
-      b.webhook_mode as "webhookMode",
-      b.custom_data as "customData",
-      c.available as balance`,
-  (isAskedFor, list) => sql`
-    select ${list}(item) as items from (
-      select r.id as "requestId",
-             r.npi,
-             r.status,
-             r.replayed,
-             r.credits_used as "creditsUsed",
-             given.email,
-             case when given.email is not null then r.email_type end as "emailType",
-             case when given.email is not null then r.email_last_validated_at end as "validatedAt",
-             d.state as delivery
-        from requests r
-        -- Hides the email of a person who was suppressed after the email was recorded. The check is
-        -- skipped if no suppression has changed since then, and for sandbox requests. Without
-        -- "offset 0", PostgreSQL would run the check once for each of the three fields.
-        cross join lateral (
-          select case
-                   when r.email is not null
-                     and (r.suppression_change = s.n
-                          or r.test_outcome is not null
-                          or not is_suppressed(r.npi, r.email))
-                   then r.email
-                 end as email offset 0
-        ) given
-        left join webhook_deliveries d
-          on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
-       where ${isAskedFor}
-       order by r.position
-    ) item`,
-);
-
-/** Reads only the state of an envelope, which is much cheaper than `findEnvelope`. */
-export const findEnvelopeState = reader<EnvelopeState>(
-  STATE,
-  (isAskedFor) => sql`
-    select string_agg(status, ' ' order by position) as statuses,
-           bool_and(settled_at is not null) as "isFinal"
-      from requests r
-     where ${isAskedFor}`,
-);
+async function readEnvelope(
+  db: Database,
+  subject: EnvelopeSubject,
+): Promise<EnvelopeRow | undefined> {
+  const { organizationId } = subject;
+  if ('requestId' in subject) {
+    const [row] = await readRequestEnvelope(db, {
+      id: subject.requestId,
+      organizationId,
+    });
+    return row;
+  }
+  const [row] = await readBatchEnvelope(db, { id: subject.batchId, organizationId });
+  return row;
+}
 
 /**
- * Prepares one query for single requests and one for batches. Both first find the batch by the id
- * and the organization in one index lookup. The response time therefore does not reveal whether an
- * id belongs to another organization.
- * @param asked returns the statement that selects from the requests. `list` is the SQL function
- * that combines the rows into a JSON array
+ * Reads only the state of an envelope, which is much cheaper than `findEnvelope`.
+ * @returns null if this organization has no such request or batch
  */
-function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
-  const id = sql.placeholder('id');
-  const organizationId = sql.placeholder('organizationId');
-  const read = (batchId: SQL, requestsOf: SQL) =>
-    statement<Row>(sql`
-      select ${columns}, asked.*
-        from batches b
-        join credit_balances c on c.organization_id = b.organization_id
-       cross join suppression_changes s
-       cross join lateral (${requestsOf}) asked
-       where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
-  // A single request is one row, so it becomes a JSON array without an aggregate function.
-  const one = asked(sql`r.id = ${id}`, sql`json_build_array`);
-  const all = asked(sql`r.batch_id = b.id`, sql`json_agg`);
-  const ofRequest = read(sql`batch_id from requests`, one);
-  const ofBatch = read(sql`id from batches`, all);
-  return async (db: Database, subject: EnvelopeSubject): Promise<Row | null> => {
-    const { organizationId } = subject;
-    let rows: readonly Row[];
-    if ('requestId' in subject) {
-      rows = await ofRequest(db, { id: subject.requestId, organizationId });
-    } else {
-      rows = await ofBatch(db, { id: subject.batchId, organizationId });
-    }
-    return rows[0] ?? null;
-  };
+export async function findEnvelopeState(
+  db: Database,
+  subject: EnvelopeSubject,
+): Promise<EnvelopeState | null> {
+  const { organizationId } = subject;
+  if ('requestId' in subject) {
+    const [row = null] = await readRequestState(db, {
+      id: subject.requestId,
+      organizationId,
+    });
+    return row;
+  }
+  const [row = null] = await readBatchState(db, { id: subject.batchId, organizationId });
+  return row;
 }
 
 /**

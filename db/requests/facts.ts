@@ -2,7 +2,7 @@ import { and, asc, eq, isNull, sql } from 'drizzle-orm';
 import type { PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, requests } from '../schema.ts';
+import { batches, requests, webhookDeliveries } from '../schema.ts';
 import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 import type { FinalStatus } from '../words.ts';
 
@@ -55,17 +55,23 @@ export async function readBatch(db: Database, batchId: string) {
 
 /** Reads the deliveries of a batch that are due and were never attempted. */
 async function readDue(tx: PostgresJsDatabase, batchId: string) {
-  const rows = await tx.execute<{ deliveryId: string; requestId: string | null }>(sql`
-    select webhook_deliveries.id as "deliveryId", webhook_deliveries.request_id as "requestId"
-      from webhook_deliveries
-      left join requests request on request.id = webhook_deliveries.request_id
-     where webhook_deliveries.batch_id = ${batchId}
-       and state = 'pending'
-       and attempts = 0
-       and resends = 0
-       and ${REPORTS_FINAL}
-     order by request.position`);
-  return [...rows];
+  return await tx
+    .select({
+      deliveryId: webhookDeliveries.id,
+      requestId: webhookDeliveries.requestId,
+    })
+    .from(webhookDeliveries)
+    .leftJoin(requests, eq(requests.id, webhookDeliveries.requestId))
+    .where(
+      and(
+        eq(webhookDeliveries.batchId, batchId),
+        eq(webhookDeliveries.state, 'pending'),
+        eq(webhookDeliveries.attempts, 0),
+        eq(webhookDeliveries.resends, 0),
+        REPORTS_FINAL,
+      ),
+    )
+    .orderBy(asc(requests.position));
 }
 
 /**

@@ -1,5 +1,5 @@
 import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
-import { type Database, query, run } from '../client.ts';
+import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import {
   batches,
@@ -39,10 +39,14 @@ const VENDOR_ATTEMPT = {
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function findBatch(db: Database, requestId: string): Promise<string> {
-  const [found] = await run<{ id: string }>(db)`
-    select batch_id as id from requests where id = ${requestId}`;
+  const [found] = await query(db, (tx) =>
+    tx
+      .select({ batchId: requests.batchId })
+      .from(requests)
+      .where(eq(requests.id, requestId)),
+  );
   if (!found) throw new Refusal('request_missing');
-  return found.id;
+  return found.batchId;
 }
 
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;

@@ -1,18 +1,17 @@
-import { and, eq, isNull, sql } from 'drizzle-orm';
+import { and, eq, isNull, lt, min, sql } from 'drizzle-orm';
 import { type Database, query, run, span } from '../client.ts';
 import { batches, requests } from '../schema.ts';
-import type { RequestedType, SubmittedAs } from '../words.ts';
 
 // The queries of the sweep, a periodic job that settles overdue requests and restarts missing
 // workflows. The outbox consists of the batches whose workflow was never started. Their
 // `started_at` is null.
 
 /** The input to start a batch workflow. It contains no personal data. */
-export interface BatchStart {
+export interface BatchStart
+  extends Readonly<
+    Pick<typeof batches.$inferSelect, 'organizationId' | 'submittedAs' | 'requestedType'>
+  > {
   readonly batchId: string;
-  readonly organizationId: string;
-  readonly submittedAs: SubmittedAs;
-  readonly requestedType: RequestedType;
   readonly npis: readonly string[];
 }
 
@@ -101,26 +100,35 @@ export async function listToStart(
   limit: number,
 ): Promise<BatchStart[]> {
   return await run<BatchStart>(db)`
-    select ${START} from (
-      select *, row_number() over (partition by organization_id order by created_at) as place
-        from batches
-       where started_at is null
-         and created_at < clock_timestamp() - ${span(olderThanMs)}
-       order by place, created_at
-       limit ${limit}
-    ) batches
+    select id as "batchId",
+           organization_id as "organizationId",
+           submitted_as as "submittedAs",
+           requested_type as "requestedType",
+           array(
+             select npi from requests where batch_id = waiting.id order by position
+           ) as npis
+      from (
+        select *, row_number() over (partition by organization_id order by created_at) as place
+          from batches
+         where started_at is null
+           and created_at < clock_timestamp() - ${span(olderThanMs)}
+         order by place, created_at
+         limit ${limit}
+      ) waiting
      order by place, created_at`;
 }
 
 /** Lists the organizations with an open request past its deadline, the longest overdue first. */
 export async function listOverdueOwners(db: Database): Promise<string[]> {
-  const rows = await run<{ id: string }>(db)`
-    select organization_id as id
-      from requests
-     where settled_at is null and deadline_at < now()
-     group by organization_id
-     order by min(deadline_at)`;
-  return rows.map(({ id }) => id);
+  const rows = await query(db, (tx) =>
+    tx
+      .select({ organizationId: requests.organizationId })
+      .from(requests)
+      .where(and(isNull(requests.settledAt), lt(requests.deadlineAt, sql`now()`)))
+      .groupBy(requests.organizationId)
+      .orderBy(min(requests.deadlineAt)),
+  );
+  return rows.map(({ organizationId }) => organizationId);
 }
 
 /**
@@ -143,7 +151,13 @@ export async function claimUnfinished(
         order by coalesce(checked_at, started_at)
         limit ${limit}
           for update skip locked)
-    returning ${START}`;
+    returning id as "batchId",
+              organization_id as "organizationId",
+              submitted_as as "submittedAs",
+              requested_type as "requestedType",
+              array(
+                select npi from requests where batch_id = batches.id order by position
+              ) as npis`;
 }
 
 /** Lists the requests of a batch that are not final. */
@@ -155,11 +169,3 @@ export async function listOpen(db: Database, batchId: string) {
       .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt))),
   );
 }
-
-/** Selects a row of batches as a `BatchStart`. */
-const START = sql`
-  batches.id as "batchId",
-  organization_id as "organizationId",
-  submitted_as as "submittedAs",
-  requested_type as "requestedType",
-  array(select npi from requests where batch_id = batches.id order by position) as npis`;
