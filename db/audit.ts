@@ -1,5 +1,6 @@
-import { sql } from 'drizzle-orm';
-import { type Database, run, type Transaction, transaction } from './client.ts';
+import { desc, eq } from 'drizzle-orm';
+import { type Database, query, type Transaction, transaction } from './client.ts';
+import { auditLog } from './schema.ts';
 
 /**
  * The operator who makes a change or reads secret or personal data, and the reason. `actor` has 1
@@ -24,14 +25,10 @@ export interface AuditedChange {
    * Details of the change, such as the old and the new value. They never contain a key, a secret,
    * or an address.
    */
-  readonly details: Readonly<Record<string, string | number | boolean | null>>;
+  readonly details: (typeof auditLog.$inferInsert)['details'];
 }
 
-export interface AuditRecord extends Omit<AuditedChange, 'action'>, ChangedBy {
-  readonly action: string;
-  readonly at: Date;
-  readonly dbUser: string;
-}
+export type AuditRecord = Awaited<ReturnType<typeof listAudit>>[number];
 
 /**
  * Records a change in the audit log. Call it in the transaction that makes the change, so that
@@ -43,11 +40,8 @@ export async function recordAudit(
   by: ChangedBy,
   change: AuditedChange,
 ): Promise<void> {
-  const { action, organizationId, subject, details } = change;
-  await tx.execute(sql`
-    insert into audit_log (actor, reason, action, organization_id, subject, details)
-    values (${by.actor}, ${by.reason}, ${action}, ${organizationId}, ${subject},
-            ${JSON.stringify(details)}::jsonb)`);
+  const { actor, reason } = by;
+  await tx.insert(auditLog).values({ ...change, actor, reason });
 }
 
 /**
@@ -71,12 +65,24 @@ export async function listAudit(
   db: Database,
   organizationId: string | null,
   limit: number,
-): Promise<AuditRecord[]> {
-  return await run<AuditRecord>(db)`
-    select at, actor, db_user as "dbUser", action, organization_id as "organizationId",
-           subject, reason, details
-      from audit_log
-     where ${organizationId}::text is null or organization_id = ${organizationId}
-     order by id desc
-     limit ${limit}`;
+) {
+  const isShown =
+    organizationId === null ? undefined : eq(auditLog.organizationId, organizationId);
+  return await query(db, (tx) =>
+    tx
+      .select({
+        at: auditLog.at,
+        actor: auditLog.actor,
+        dbUser: auditLog.dbUser,
+        action: auditLog.action,
+        organizationId: auditLog.organizationId,
+        subject: auditLog.subject,
+        reason: auditLog.reason,
+        details: auditLog.details,
+      })
+      .from(auditLog)
+      .where(isShown)
+      .orderBy(desc(auditLog.id))
+      .limit(limit),
+  );
 }

@@ -1,6 +1,13 @@
-import { type SQL, sql } from 'drizzle-orm';
-import { type Database, only, run, transaction } from './client.ts';
+import { and, asc, count, eq, isNull, lt, or, sql } from 'drizzle-orm';
+import { type Database, query, run, type Transaction, transaction } from './client.ts';
 import type { StatName } from './metrics.ts';
+import {
+  creditBalances,
+  organizations,
+  requests,
+  usedCredits,
+  webhookHosts,
+} from './schema.ts';
 
 /** A configured source, and how many credits it may cost us per day. Null means no limit. */
 export type ConfiguredSource = readonly [
@@ -24,15 +31,13 @@ const MAX_COUNTED = 100_000;
  */
 const MAX_PENDING = 10_000;
 
-/**
- * Selects the balances of organizations that have fewer credits left than they used within the last
- * day.
- */
-const LOW = sql`
-  credit_balances b left join used_credits u
-       on u.organization_id = b.organization_id
-      and u.hour = (select min(hour) from used_credits)
- where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
+/** Joins balances with the credits that their organizations had used a day ago. */
+const USED_BEFORE = sql`used_credits.organization_id = credit_balances.organization_id
+  and used_credits.hour = (select min(hour) from used_credits)`;
+const USED_TODAY = sql<number>`credit_balances.used - coalesce(used_credits.used, 0)`;
+/** Tests whether an organization has fewer credits left than it used within the last day. */
+const IS_LOW = sql`not is_sandbox(credit_balances.organization_id)
+  and credit_balances.available < ${USED_TODAY}`;
 
 /**
  * Tests whether a host's breaker is open and deliveries to the host still wait. If the breaker's
@@ -155,7 +160,10 @@ export async function readStats(
             ('npe_outbox_overdue_seconds', coalesce(greatest(0,
               extract(epoch from at - (
                 select min(created_at) from batches where started_at is null))), 0)),
-            ('npe_organizations_low', (select count(*) from ${LOW})),
+            ('npe_organizations_low', (
+              select count(*)
+                from credit_balances left join used_credits on ${USED_BEFORE}
+               where ${IS_LOW})),
             ('npe_deliveries_pending', (
               select count(*)
                 from (select from webhook_deliveries
@@ -182,44 +190,75 @@ const MAX_CONCERNS = 5;
  * organizations that an operator has suspended or limited.
  */
 export async function readConcerns(db: Database) {
-  const listed = (rows: SQL) =>
-    sql`(select coalesce(jsonb_agg(r), '[]') from (${rows} limit ${MAX_CONCERNS}) r)`;
-  const organization = sql`o.id as organization, o.name`;
-  const seconds = (since: string) =>
-    sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
-  type Concern =
-    | 'waitingToStart'
-    | 'nearlyOutOfCredits'
-    | 'webhookHostsAway'
-    | 'switchedOff';
-  const concerns = await run<
-    Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>
-  >(db)`
-    select ${listed(sql`
-             select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
-               from requests r join organizations o on o.id = r.organization_id
-              where status = 'accepted' and accepted_at < clock_timestamp() - interval '1 minute'
-              group by o.id order by min(accepted_at)`)} as "waitingToStart",
-           ${listed(sql`
-             select ${organization}, available, used_today as "usedToday"
-               from organizations o
-               join (
-                 select b.organization_id, b.available,
-                        b.used - coalesce(u.used, 0) as used_today
-                   from ${LOW}) b on o.id = b.organization_id
-              order by available::float8 / used_today`)} as "nearlyOutOfCredits",
-           ${listed(sql`
-             select ${organization}, host, ${seconds('failing_since')}, last_reason as reason
-               from webhook_hosts h join organizations o on o.id = h.organization_id
-              where ${IS_AWAY} order by failing_since`)} as "webhookHostsAway",
-           ${listed(sql`
-             select ${organization}, suspended, webhooks_suspended as "webhooksSuspended",
-                    requests_per_minute as "requestsPerMinute"
-               from organizations o
-              where sandbox_of is null
-                and (suspended or webhooks_suspended or requests_per_minute < ${USUAL_RATE})
-              order by o.id`)} as "switchedOff"`;
-  return only(concerns);
+  return await query(db, async (tx) => ({
+    waitingToStart: await listWaiting(tx),
+    nearlyOutOfCredits: await listNearlyOut(tx),
+    webhookHostsAway: await listHostsAway(tx),
+    switchedOff: await listSwitchedOff(tx),
+  }));
+}
+
+type Reader = Pick<Transaction, 'select'>;
+
+const ORGANIZATION = { organization: organizations.id, name: organizations.name };
+
+function listWaiting(tx: Reader) {
+  const longest = sql`min(accepted_at)`;
+  return tx
+    .select({
+      ...ORGANIZATION,
+      requests: count(),
+      seconds: sql<number>`extract(epoch from clock_timestamp() - ${longest})::int`,
+    })
+    .from(requests)
+    .innerJoin(organizations, eq(organizations.id, requests.organizationId))
+    .where(
+      sql`status = 'accepted' and accepted_at < clock_timestamp() - interval '1 minute'`,
+    )
+    .groupBy(organizations.id)
+    .orderBy(longest)
+    .limit(MAX_CONCERNS);
+}
+
+function listNearlyOut(tx: Reader) {
+  return tx
+    .select({
+      ...ORGANIZATION,
+      available: creditBalances.available,
+      usedToday: USED_TODAY,
+    })
+    .from(creditBalances)
+    .innerJoin(organizations, eq(organizations.id, creditBalances.organizationId))
+    .leftJoin(usedCredits, USED_BEFORE)
+    .where(IS_LOW)
+    .orderBy(sql`available::float8 / (${USED_TODAY})`)
+    .limit(MAX_CONCERNS);
+}
+
+function listHostsAway(tx: Reader) {
+  return tx
+    .select({
+      ...ORGANIZATION,
+      host: webhookHosts.host,
+      seconds: sql<number>`extract(epoch from clock_timestamp() - failing_since)::int`,
+      reason: webhookHosts.lastReason,
+    })
+    .from(webhookHosts)
+    .innerJoin(organizations, eq(organizations.id, webhookHosts.organizationId))
+    .where(IS_AWAY)
+    .orderBy(asc(webhookHosts.failingSince))
+    .limit(MAX_CONCERNS);
+}
+
+function listSwitchedOff(tx: Reader) {
+  const { suspended, webhooksSuspended, requestsPerMinute } = organizations;
+  const isOff = or(suspended, webhooksSuspended, lt(requestsPerMinute, USUAL_RATE));
+  return tx
+    .select({ ...ORGANIZATION, suspended, webhooksSuspended, requestsPerMinute })
+    .from(organizations)
+    .where(and(isNull(organizations.sandboxOf), isOff))
+    .orderBy(organizations.id)
+    .limit(MAX_CONCERNS);
 }
 
 /**

@@ -1,5 +1,7 @@
-import { sql } from 'drizzle-orm';
-import { type Database, run } from './client.ts';
+import { and, count, desc, eq, isNull, not, sql } from 'drizzle-orm';
+import { type Database, query, run } from './client.ts';
+import { clockTime } from './schema/columns.ts';
+import { workers } from './schema.ts';
 
 // Records which worker and API processes are running. All times are from PostgreSQL's clock.
 
@@ -20,7 +22,10 @@ export interface WorkerProcess extends ApiProcess {
  * Tests whether a process runs: it was not stopped, and its last heartbeat is less than 45 s old. A
  * process that misses three heartbeats is considered dead.
  */
-const LIVE = sql`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
+const LIVE = sql<boolean>`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
+const IS_WORKER = eq(workers.kind, 'worker');
+/** The build id, which only APIs lack. */
+const BUILD_ID = sql<string>`build_id`;
 
 /**
  * Stores a worker's heartbeat. Call it every 15 s. It also deletes processes that have sent no
@@ -50,15 +55,19 @@ export async function noteApi(
   db: Database,
   { id, namespace, taskQueue }: ApiProcess,
 ): Promise<void> {
-  await run(db)`
-    insert into workers (id, kind, namespace, task_queue)
-    values (${id}, 'api', ${namespace}, ${taskQueue})
-        on conflict (id) do update set seen_at = clock_timestamp()`;
+  await query(db, (tx) =>
+    tx
+      .insert(workers)
+      .values({ id, kind: 'api', namespace, taskQueue })
+      .onConflictDoUpdate({ target: workers.id, set: { seenAt: clockTime } }),
+  );
 }
 
 /** Marks a process as stopped. From then on, the functions below do not count it as running. */
 export async function noteStopped(db: Database, id: string): Promise<void> {
-  await run(db)`update workers set stopped_at = clock_timestamp() where id = ${id}`;
+  await query(db, (tx) =>
+    tx.update(workers).set({ stoppedAt: clockTime }).where(eq(workers.id, id)),
+  );
 }
 
 /**
@@ -70,23 +79,36 @@ export async function readBuilds(
   db: Database,
   { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
 ): Promise<Map<string, 'live' | 'silent'>> {
-  const rows = await run<{ build_id: string; live: boolean }>(db)`
-    select build_id, bool_or(${LIVE}) as live
-      from workers
-     where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue}
-       and stopped_at is null
-     group by build_id`;
-  return new Map(rows.map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
+  const rows = await query(db, (tx) =>
+    tx
+      .select({ buildId: BUILD_ID, isLive: sql<boolean>`bool_or(${LIVE})` })
+      .from(workers)
+      .where(
+        and(
+          IS_WORKER,
+          eq(workers.namespace, namespace),
+          eq(workers.taskQueue, taskQueue),
+          isNull(workers.stoppedAt),
+        ),
+      )
+      .groupBy(workers.buildId),
+  );
+  return new Map(
+    rows.map(({ buildId, isLive }) => [buildId, isLive ? 'live' : 'silent']),
+  );
 }
 
 /** Lists the versions that have a live worker, with the number of workers. */
 export function listVersions(db: Database) {
-  return run<{ namespace: string; queue: string; version: string; workers: number }>(db)`
-    select namespace, task_queue as queue, build_id as version, count(*)::int as workers
-      from workers
-     where kind = 'worker' and ${LIVE}
-     group by 1, 2, 3
-     order by 1, 2, 4 desc`;
+  const { namespace, taskQueue, buildId } = workers;
+  return query(db, (tx) =>
+    tx
+      .select({ namespace, queue: taskQueue, version: BUILD_ID, workers: count() })
+      .from(workers)
+      .where(and(IS_WORKER, LIVE))
+      .groupBy(namespace, taskQueue, buildId)
+      .orderBy(namespace, taskQueue, desc(count())),
+  );
 }
 
 /**
@@ -94,16 +116,19 @@ export function listVersions(db: Database) {
  * was ever seen there.
  */
 export function listApis(db: Database) {
-  return run<{ namespace: string; queue: string; apis: number; has_worker: boolean }>(db)`
-    select namespace, task_queue as queue, count(*)::int as apis,
-           exists (
-             select from workers w
-              where w.kind = 'worker' and w.namespace = workers.namespace
-                and w.task_queue = workers.task_queue) as has_worker
-      from workers
-     where kind = 'api' and ${LIVE}
-     group by 1, 2
-     order by 1, 2`;
+  const { namespace, taskQueue } = workers;
+  const hasWorker = sql<boolean>`exists (
+    select from workers w
+     where w.kind = 'worker' and w.namespace = workers.namespace
+       and w.task_queue = workers.task_queue)`;
+  return query(db, (tx) =>
+    tx
+      .select({ namespace, queue: taskQueue, apis: count(), has_worker: hasWorker })
+      .from(workers)
+      .where(and(eq(workers.kind, 'api'), LIVE))
+      .groupBy(namespace, taskQueue)
+      .orderBy(namespace, taskQueue),
+  );
 }
 
 /**
@@ -115,13 +140,16 @@ export async function listElsewhere(
   db: Database,
   { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
 ): Promise<string[]> {
-  const rows = await run<{ place: string }>(db)`
-    select distinct namespace || '/' || task_queue as place
-      from workers
-     where kind = 'worker' and ${LIVE}
-       and not exists (
-         select from workers
-          where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue})
-     order by place`;
-  return rows.map(({ place }) => place);
+  const place = sql<string>`namespace || '/' || task_queue`.as('place');
+  const seenThere = sql`exists (
+    select from workers
+     where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue})`;
+  const rows = await query(db, (tx) =>
+    tx
+      .selectDistinct({ place })
+      .from(workers)
+      .where(and(IS_WORKER, LIVE, not(seenThere)))
+      .orderBy(place),
+  );
+  return rows.map((row) => row.place);
 }

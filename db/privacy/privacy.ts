@@ -1,8 +1,16 @@
 import { setTimeout } from 'node:timers/promises';
-import { type SQL, sql } from 'drizzle-orm';
+import { desc, type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, run, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  query,
+  run,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { DatabaseError } from '../errors.ts';
+import { auditLog } from '../schema.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
 /**
@@ -34,18 +42,27 @@ export interface AskedBy extends ChangedBy {
  * when.
  */
 export async function listPrivacyRequests(db: Database, limit: number) {
-  return await run<{ readonly doneAt: string }>(db)`
-    select details ->> 'received_at' as "receivedAt",
-           to_char(at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "doneAt",
-           case action when 'privacy.export' then 'export'
-                       when 'privacy.erase' then 'erasure'
-                       else 'objection' end as kind,
-           details ->> 'asked_by' as "askedBy", subject, actor, reason
-      from audit_log
-     where action in ('privacy.export', 'privacy.erase')
-        or action = 'suppressions.add' and details ->> 'origin' = 'operator'
-     order by id desc
-     limit ${limit}`;
+  return await query(db, (tx) =>
+    tx
+      .select({
+        receivedAt: sql<string | null>`details ->> 'received_at'`,
+        doneAt: auditLog.at,
+        kind: sql<'export' | 'erasure' | 'objection'>`case action
+          when 'privacy.export' then 'export'
+          when 'privacy.erase' then 'erasure'
+          else 'objection'
+        end`,
+        askedBy: sql<string | null>`details ->> 'asked_by'`,
+        subject: auditLog.subject,
+        actor: auditLog.actor,
+        reason: auditLog.reason,
+      })
+      .from(auditLog)
+      .where(sql`action in ('privacy.export', 'privacy.erase')
+        or action = 'suppressions.add' and details ->> 'origin' = 'operator'`)
+      .orderBy(desc(auditLog.id))
+      .limit(limit),
+  );
 }
 
 /**

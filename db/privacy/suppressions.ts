@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
-import { sql } from 'drizzle-orm';
+import { and, count, countDistinct, desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, run, transaction } from '../client.ts';
+import { type Database, only, query, run, transaction } from '../client.ts';
+import { requests, storedEmails, suppressions } from '../schema.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
 // Suppressions name people who must not be looked up or returned. The SQL function `is_suppressed`
@@ -12,16 +13,11 @@ import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.
  * A suppressed value, in the form in which it is stored: an NPI, the SHA-256 of an address, or a
  * domain with its subdomains.
  */
-export interface SuppressionTarget {
-  readonly kind: SuppressionKind;
-  readonly value: string;
-}
+export type SuppressionTarget = Readonly<
+  Pick<typeof suppressions.$inferSelect, 'kind' | 'value'>
+>;
 
-export interface Suppression extends SuppressionTarget {
-  readonly origin: SuppressionOrigin;
-  readonly reason: string;
-  readonly createdAt: Date;
-}
+export type Suppression = Readonly<typeof suppressions.$inferSelect>;
 
 /**
  * Returns the hash that identifies an address that must not be stored.
@@ -44,11 +40,11 @@ export async function addSuppression(
   origin: SuppressionOrigin = 'operator',
 ): Promise<boolean> {
   return await transaction(db, async (tx) => {
-    const added = await tx.execute(sql`
-      insert into suppressions (kind, value, origin, reason)
-      values (${kind}, ${value}, ${origin}, ${by.reason})
-          on conflict do nothing
-      returning 1`);
+    const added = await tx
+      .insert(suppressions)
+      .values({ kind, value, origin, reason: by.reason })
+      .onConflictDoNothing()
+      .returning({ value: suppressions.value });
     const isNew = added.length > 0;
     // An operator's suppression is a person's objection, which is recorded even if the suppression
     // already existed.
@@ -81,33 +77,26 @@ export async function suppressFromVendor(
   await addSuppression(db, by, { kind: 'npi', value: npi }, 'vendor');
 }
 
-/** How much stored data would be hidden if some domains were suppressed. */
-export interface DomainReach extends Record<string, unknown> {
-  readonly storedEmails: number;
-  /** Completed requests whose result is an address of these domains. */
-  readonly results: number;
-  readonly organizations: number;
-}
-
 /**
- * Counts stored and returned addresses at these domains and their subdomains. It is slow, because
- * it reads all stored addresses and all requests.
+ * Counts the stored addresses at these domains and their subdomains, the completed requests with
+ * such an address, and their organizations. It is slow, because it reads all stored addresses and
+ * all requests.
  */
-export async function countDomains(
-  db: Database,
-  domains: readonly string[],
-): Promise<DomainReach> {
+export async function countDomains(db: Database, domains: readonly string[]) {
   const patterns = domains.flatMap((domain) => [`%@${domain}`, `%@%.${domain}`]);
-  const counted = await run<DomainReach>(db)`
-    with patterns as (select ${sql.param(patterns)}::text[] as wanted)
-    select (select count(*)::int from stored_emails where email ilike any (wanted))
-             as "storedEmails",
-           count(r.id)::int as results,
-           count(distinct r.organization_id)::int as organizations
-      from patterns
-      left join requests r on r.email ilike any (wanted)
-     group by wanted`;
-  return only(counted);
+  const isThere = sql`email ilike any (${sql.param(patterns)}::text[])`;
+  const organizations = countDistinct(requests.organizationId);
+  return await query(db, async (tx) => {
+    const stored = await tx
+      .select({ storedEmails: count() })
+      .from(storedEmails)
+      .where(isThere);
+    const returned = await tx
+      .select({ results: count(), organizations })
+      .from(requests)
+      .where(isThere);
+    return { ...only(stored), ...only(returned) };
+  });
 }
 
 /**
@@ -120,9 +109,10 @@ export async function removeSuppression(
   { kind, value }: SuppressionTarget,
 ): Promise<SuppressionOrigin | null> {
   return await transaction(db, async (tx) => {
-    const [removed] = await tx.execute<Pick<Suppression, 'origin'>>(
-      sql`delete from suppressions where kind = ${kind} and value = ${value} returning origin`,
-    );
+    const [removed] = await tx
+      .delete(suppressions)
+      .where(and(eq(suppressions.kind, kind), eq(suppressions.value, value)))
+      .returning({ origin: suppressions.origin });
     if (!removed) return null;
     const { origin } = removed;
     await recordAudit(tx, by, {
@@ -144,12 +134,15 @@ export async function listSuppressions(
   kind: SuppressionKind | null,
   limit: number,
 ): Promise<Suppression[]> {
-  return await run<Suppression>(db)`
-    select kind, value, origin, reason, created_at as "createdAt"
-      from suppressions
-     where ${kind}::text is null or kind = ${kind}
-     order by created_at desc, kind, value
-     limit ${limit}`;
+  const isShown = kind === null ? undefined : eq(suppressions.kind, kind);
+  return await query(db, (tx) =>
+    tx
+      .select()
+      .from(suppressions)
+      .where(isShown)
+      .orderBy(desc(suppressions.createdAt), suppressions.kind, suppressions.value)
+      .limit(limit),
+  );
 }
 
 /**

@@ -1,5 +1,5 @@
 import { eq, sql } from 'drizzle-orm';
-import { type Database, run, type Transaction, transaction } from '../client.ts';
+import { type Database, query, run, type Transaction, transaction } from '../client.ts';
 import {
   providerEndpoints,
   providerLocations,
@@ -60,12 +60,16 @@ export async function listRegistryDue(
   db: Database,
   npis: readonly string[],
 ): Promise<string[]> {
-  const rows = await run<{ npi: string }>(db)`
-    select distinct asked.npi from unnest(${sql.param(npis)}::text[]) asked(npi)
-     where not exists (
-       select from providers p where p.npi = asked.npi
-          and (p.origin = 'nppes' or p.imported_at > clock_timestamp() - interval '24 hours'))`;
-  return rows.map(({ npi }) => npi);
+  const fresh = await query(db, (tx) =>
+    tx
+      .select({ npi: providers.npi })
+      .from(providers)
+      .where(sql`npi = any(${sql.param(npis)}::text[])
+        and (origin = 'nppes' or imported_at > clock_timestamp() - interval '24 hours')`),
+  );
+  const due = new Set(npis);
+  for (const { npi } of fresh) due.delete(npi);
+  return [...due];
 }
 
 /**

@@ -1,6 +1,6 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, run, type Transaction } from '../client.ts';
-import { providers } from '../schema.ts';
+import { employerDomains, providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { organizationKey } from './keys.ts';
 
@@ -161,7 +161,7 @@ export async function readProvider(db: Database, npi: string) {
   });
 }
 
-type Reader = Pick<Transaction, 'execute'>;
+type Reader = Pick<Transaction, 'execute' | 'select'>;
 
 /** Reads the organizations at each place, ordered by NPI. */
 async function readPlaces(
@@ -244,10 +244,11 @@ async function readDomains(
       keys.push(...neighbor.otherNames.map(nameKey));
     }
   }
-  return await run<{ key: string; domain: string }>(tx)`
-    select key, domain from employer_domains
-     where key = any(${sql.param(keys)}::text[])
-     order by key`;
+  return await tx
+    .select()
+    .from(employerDomains)
+    .where(sql`key = any(${sql.param(keys)}::text[])`)
+    .orderBy(employerDomains.key);
 }
 
 function nameKey(name: string | null): string {

@@ -73,7 +73,10 @@ export const auditLog = pgTable(
     organizationId: text('organization_id'),
     subject: text('subject'),
     reason: text('reason').notNull(),
-    details: jsonb('details').notNull().default({}),
+    details: jsonb('details')
+      .$type<Readonly<Record<string, string | number | boolean | null>>>()
+      .notNull()
+      .default({}),
     /** The database user that inserted the row. */
     dbUser: text('db_user'),
   },
