@@ -18,7 +18,7 @@ import { answerForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import type { Subject } from './vendors/vendor.ts';
 import type { Checked, Decided } from './verification/check.ts';
-import { classify } from './verification/domains.ts';
+import { classify } from './verification/email-type.ts';
 
 interface ToVerify {
   readonly requestId: string;
@@ -140,11 +140,11 @@ export async function verify(
 function isOfType(
   requestedType: RequestedType,
   { email, vendorType }: ClaimedEmail,
-  { organization }: Subject,
+  subject: Subject,
 ): boolean {
   if (requestedType === 'any') return true;
   const domain = email.slice(email.lastIndexOf('@') + 1);
-  return classify(domain, vendorType, organization?.domain) === requestedType;
+  return classify(domain, vendorType, subject) === requestedType;
 }
 
 interface ToCheck {

@@ -6,12 +6,8 @@ import type {
   ProviderFacts,
 } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
-import {
-  classify,
-  holdsDomain,
-  readLines,
-  registrableDomain,
-} from '../verification/domains.ts';
+import { holdsDomain, readLines, registrableDomain } from '../verification/domains.ts';
+import { isOpenToAnyone } from '../verification/email-type.ts';
 import { classifyEndpoint, isDirect } from '../verification/looks.ts';
 import { parseAddress } from '../verification/syntax.ts';
 import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
@@ -360,9 +356,7 @@ const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url))
  */
 export function isEmployerDomain(domain: string): boolean {
   return (
-    classify(domain, null) !== 'personal' &&
-    !isDirect(domain) &&
-    !holdsDomain(NOT_EMPLOYERS, domain)
+    !isOpenToAnyone(domain) && !isDirect(domain) && !holdsDomain(NOT_EMPLOYERS, domain)
   );
 }
 
@@ -371,9 +365,7 @@ export function isEmployerDomain(domain: string): boolean {
  * domain that several endpoints have is returned several times.
  */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
-  const hosts = endpoints
-    .map(hostOf)
-    .filter((host) => classify(host, null) !== 'personal');
+  const hosts = endpoints.map(hostOf).filter((host) => !isOpenToAnyone(host));
   const domains = hosts.map(registrableDomain).filter((domain) => domain !== null);
   return domains.filter(isEmployerDomain);
 }
@@ -384,8 +376,7 @@ function domainsOf(endpoints: readonly EndpointFact[]): string[] {
  * `direct.`, as in `direct.clinic.org`.
  */
 function hostOf({ kind, endpoint }: EndpointFact): string {
-  const text = endpoint.trim().replace(/^mailto:/i, '');
-  const host = parseAddress(text)?.domain ?? hostOfUrl(text);
+  const host = parseAddress(endpoint)?.domain ?? hostOfUrl(endpoint.trim());
   const found = classifyEndpoint(kind, endpoint);
   if (found === 'junk') return '';
   if (found === 'direct' && !host.startsWith('direct.')) return '';

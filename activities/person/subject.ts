@@ -48,7 +48,7 @@ export function endpointCandidates(facts: ProviderFacts): string[] {
   const addresses = new Set<string>();
   for (const { kind, endpoint } of facts.endpoints) {
     if (classifyEndpoint(kind, endpoint) !== 'email') continue;
-    const parsed = parseAddress(endpoint.trim().replace(/^mailto:/i, ''));
+    const parsed = parseAddress(endpoint);
     if (parsed) addresses.add(parsed.email);
   }
   return [...addresses];

@@ -2,7 +2,7 @@ import type { Evidence } from '../../db/lookups/checks.ts';
 import { type EmailType, SERVICE } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import { consult } from './consult.ts';
-import { classify } from './domains.ts';
+import { classify } from './email-type.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
 import { createMailRoutes, type DnsControl, type MailResolver } from './mx.ts';
@@ -151,7 +151,7 @@ interface Refused extends Pick<Decided, 'email' | 'emailType'> {
 
 /** Checks the address itself and its owner. */
 function checkOwner(candidate: NamedCandidate, whose: Whose) {
-  const looked = look(candidate.email, candidate.isTypedDirect, whose.person);
+  const looked = look(candidate.email, candidate.isTypedDirect, whose);
   if (looked.kind === 'refused') return { ...looked, emailType: null };
   const { email, domain } = looked.address;
   const owner = ownerOf(looked.address, whose);
@@ -164,7 +164,7 @@ function checkOwner(candidate: NamedCandidate, whose: Whose) {
       reason: owner,
     } as const;
   }
-  const emailType = classify(domain, candidate.vendorType, whose.organization?.domain);
+  const emailType = classify(domain, candidate.vendorType, whose);
   return { kind: 'owned', owner, domain, email, emailType } as const;
 }
 

@@ -1,6 +1,5 @@
 import { readFileSync } from 'node:fs';
 import { getPublicSuffix, parse } from 'tldts';
-import type { EmailType } from '../../db/words.ts';
 
 /**
  * Returns the registrable part of a domain, such as `clinic.co.uk` for `mail.clinic.co.uk`. Only
@@ -63,31 +62,6 @@ export function isDisposable(domain: string): boolean {
 }
 
 const PERSONAL = readList('personal', 'personal-more');
-const ALUMNI = /(?:^|\.)(?:alum|[^.]*alumni)(?:\.|$)/;
-const INSTITUTION = /\.(?:edu|gov|mil)$/;
-
-/**
- * Returns the email type that follows from the domain of an address. Listed domains of free mail
- * and internet access are always personal. So are alumni domains, which are free mail for life. The
- * employer's own domain is professional, and so are `.edu`, `.gov`, and `.mil`, which only
- * institutions in the United States receive (RFC 1591). For other domains, returns the vendor's
- * type, or `professional` if there isn't one.
- * @param domain in the form that `parseAddress` returns
- * @param employerDomain the domain of the person's employer, or null if unknown
- */
-export function classify(
-  domain: string,
-  vendorType: EmailType | null,
-  employerDomain: string | null = null,
-): EmailType {
-  if (isFreeMail(domain) || ALUMNI.test(domain)) return 'personal';
-  if (INSTITUTION.test(domain)) return 'professional';
-  if (employerDomain !== null) {
-    const isEmployers = registrableDomain(domain) === registrableDomain(employerDomain);
-    if (isEmployers) return 'professional';
-  }
-  return vendorType ?? 'professional';
-}
 
 /**
  * Returns true if anyone can have a mailbox on this domain or a parent of it: free mail, internet

@@ -10,14 +10,18 @@ const REAL = readList('mail-providers', 'near-misses');
 
 /**
  * Returns true if a domain looks like another one. Such a domain is a misspelled free-mail domain
- * (`gmial.com`, `yahoo.cm`, `gmai1.com`) or contains a word that mixes alphabets. A word in a
+ * (`gmial.com`, `yahoo.cm`, `gmai1.com`), resembles the domain of the person's employer
+ * (`stbrendan.com` for `stbrendan.org`), or contains a word that mixes alphabets. A word in a
  * single other alphabet is fine, unless it looks like a provider's name.
  * @param domain in the form that `parseAddress` returns
+ * @param employerDomain the domain of the person's employer, or null if unknown
  */
-export function isLookalike(domain: string): boolean {
+export function isLookalike(domain: string, employerDomain: string | null): boolean {
   if (domainToUnicode(domain).split('.').some(mixesAlphabets)) return true;
   const registrable = registrableDomain(domain) ?? domain;
   if (REAL.has(registrable)) return false;
+  if (employerDomain !== null && resemblesEmployer(registrable, employerDomain))
+    return true;
   const read = asRead(domainToUnicode(registrable));
   return PROVIDERS.some((provider) => isMistakenFor(read, provider));
 }
@@ -36,6 +40,21 @@ function isMistakenFor(read: string, provider: string): boolean {
   if (provider.endsWith('.com') && read.startsWith(`${name}.`)) return true;
   const slips = name.length < 8 ? 1 : 2;
   return isNear(read, provider, slips);
+}
+
+/**
+ * The shortest employer's name whose domain is compared. Companies with shorter names often differ
+ * by one letter or by the suffix: `uhs.com` and `uhs.org`.
+ */
+const MIN_EMPLOYER_NAME = 5;
+
+function resemblesEmployer(domain: string, employerDomain: string): boolean {
+  const employer = registrableDomain(employerDomain);
+  if (employer === null || domain === employer) return false;
+  const [name = ''] = domain.split('.');
+  const [employerName = ''] = employer.split('.');
+  if (employerName.length < MIN_EMPLOYER_NAME) return false;
+  return isNear(name, employerName, 1);
 }
 
 /**

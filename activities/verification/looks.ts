@@ -9,6 +9,7 @@ import {
   readList,
   registrableDomain,
 } from './domains.ts';
+import { NOBODY_KNOWN, type Whose } from './local-part.ts';
 import { isLookalike } from './lookalikes.ts';
 import type { Reason } from './policy.ts';
 import { parseAddress } from './syntax.ts';
@@ -18,20 +19,20 @@ type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
 /**
  * Checks an address by its text, without any request, so this check is free.
  * @param isTypedDirect true if NPPES lists the address as an endpoint of type DIRECT
- * @param person the person that we look for; if their name equals a placeholder, such as Jane Doe,
- * it is allowed
+ * @param whose the person that we look for; if their name equals a placeholder, such as Jane Doe, it
+ * is allowed. A domain that resembles their employer's domain is refused
  * @returns the address if it passes; otherwise the most important reason against it, and the text,
  * normalized as far as possible
  */
 export function look(
   text: string,
   isTypedDirect = false,
-  person: PersonName | null = null,
+  { person, organization }: Whose = NOBODY_KNOWN,
 ) {
   const address = parseAddress(text);
   if (address === null) return refused(text.trim().toLowerCase(), invalid('syntax'));
   const { local, domain, email } = address;
-  const refusal = refuseDomain(domain);
+  const refusal = refuseDomain(domain, organization?.domain ?? null);
   if (refusal !== null) return refused(email, refusal);
   if (isPlaceholder(local, person)) return refused(email, invalid('placeholder'));
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
@@ -44,9 +45,9 @@ function refused(email: string, { verdict, reason }: Refusal) {
 }
 
 /** Refuses domains where people have no ordinary mailbox. */
-function refuseDomain(domain: string): Refusal | null {
+function refuseDomain(domain: string, employerDomain: string | null): Refusal | null {
   if (registrableDomain(domain) === null) return invalid('no_suffix');
-  if (isLookalike(domain)) return invalid('lookalike');
+  if (isLookalike(domain, employerDomain)) return invalid('lookalike');
   if (isDisposable(domain)) return invalid('disposable');
   if (holdsDomain(RELAYS, domain)) return { verdict: 'risky', reason: 'relay' };
   if (holdsDomain(PLACEHOLDERS, domain)) return invalid('placeholder');
@@ -111,11 +112,11 @@ export function classifyEndpoint(
   kind: EndpointKind,
   endpoint: string,
 ): 'direct' | 'email' | 'url' | 'junk' {
-  const text = endpoint.trim().replace(/^mailto:/i, '');
+  const text = endpoint.trim();
   const address = parseAddress(text);
   if (address === null && isUrl(text)) return 'url';
   if (address === null) return 'junk';
-  if (refuseDomain(address.domain) !== null) return 'junk';
+  if (refuseDomain(address.domain, null) !== null) return 'junk';
   if (isDirect(address.domain)) return 'direct';
   if (kind === 'DIRECT' && !isFreeMail(address.domain)) return 'direct';
   return 'email';

@@ -29,7 +29,7 @@ export function buildLists(): Readonly<Record<string, string>> {
   const allDisposable = new Set([...disposable, ...readList('disposable-more')]);
   const personal = normalized(providers).filter((domain) => {
     if (NOT_PERSONAL.has(domain)) return false;
-    return !holdsDomain(allDisposable, domain) && !isLookalike(domain);
+    return !holdsDomain(allDisposable, domain) && !isLookalike(domain, null);
   });
   // The package `email-providers` has the ISC license, whose text must be in every copy. The other
   // package has the license CC0, which requires nothing.

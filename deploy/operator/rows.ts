@@ -7,7 +7,8 @@ import { isEmployerDomain } from '../../activities/person/employer.ts';
 import { mismatchOf } from '../../activities/person/identity.ts';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { buildSubject } from '../../activities/person/subject.ts';
-import { classify, registrableDomain } from '../../activities/verification/domains.ts';
+import { registrableDomain } from '../../activities/verification/domains.ts';
+import { classify } from '../../activities/verification/email-type.ts';
 import { ownerOf } from '../../activities/verification/local-part.ts';
 import { look } from '../../activities/verification/looks.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
@@ -290,16 +291,15 @@ function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | stri
   const isTypedDirect = endpoints.some(
     ({ kind, endpoint }) => kind === 'DIRECT' && addressOfEndpoint(endpoint) === email,
   );
-  const looked = look(email, isTypedDirect, subject.person);
+  const looked = look(email, isTypedDirect, subject);
   if (looked.kind === 'refused') return looked.reason;
   const owner = ownerOf(looked.address, subject);
   if (owner === 'shared' || owner === 'other_person') return owner;
-  const emailType = classify(looked.address.domain, type, subject.organization?.domain);
+  const emailType = classify(looked.address.domain, type, subject);
   return { npi, email, emailType, validatedAt, source, checked: false };
 }
 
-const addressOfEndpoint = (endpoint: string) =>
-  parseAddress(endpoint.trim().replace(/^mailto:/i, ''))?.email ?? null;
+const addressOfEndpoint = (endpoint: string) => parseAddress(endpoint)?.email ?? null;
 
 function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow | string {
   const npi = cell('npi');

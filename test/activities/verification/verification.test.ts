@@ -1,9 +1,20 @@
 import { domainToASCII } from 'node:url';
 import test from 'ava';
-import { classify } from '../../../activities/verification/domains.ts';
+import { classify } from '../../../activities/verification/email-type.ts';
+import { isLookalike } from '../../../activities/verification/lookalikes.ts';
 import { classifyEndpoint } from '../../../activities/verification/looks.ts';
 import { parseAddress } from '../../../activities/verification/syntax.ts';
 import { candidate, checkOf, DAY_MS, inWords, NOW } from '../../support/checks.ts';
+
+const HARTLEY = {
+  first: 'Jo',
+  middle: null,
+  last: 'Hartley',
+  generation: null,
+  otherNames: [],
+  practice: { line1: null, city: null, state: null, zip: null },
+  otherStates: [],
+};
 
 async function verdictOf(email: string) {
   return inWords(await checkOf()(candidate(email)));
@@ -29,6 +40,19 @@ for (const [text, email] of [
   ['jo@clinic.com。', 'jo@clinic.com'],
   ['jo@ｃｌｉｎｉｃ.com', 'jo@clinic.com'],
   ["mary-o'hara+npi@sub.clinic.co.uk", "mary-o'hara+npi@sub.clinic.co.uk"],
+  ['mailto:Jo@clinic.com', 'jo@clinic.com'],
+  ['Jo Hart <jo@clinic.com>', 'jo@clinic.com'],
+  ['<jo@clinic.com>', 'jo@clinic.com'],
+  ['jo@clinic.com,', 'jo@clinic.com'],
+  ['jo@clinic.com;', 'jo@clinic.com'],
+  ['jo@clinic.com)', 'jo@clinic.com'],
+  ['\u200Bjo@clinic.com\u200B', 'jo@clinic.com'],
+  ["'jo@clinic.com'", 'jo@clinic.com'],
+  ['jo@clinic.com..', 'jo@clinic.com'],
+  ['r&d-jo@clinic.com', 'r&d-jo@clinic.com'],
+  ['emilia@clinic.com', 'emilia@clinic.com'],
+  ['jsmith5551234567@clinic.com', 'jsmith5551234567@clinic.com'],
+  ['12345678@clinic.com', '12345678@clinic.com'],
   [`${'a'.repeat(64)}@clinic.com`, `${'a'.repeat(64)}@clinic.com`],
 ] as const) {
   test(`${text.slice(0, 40)} is a well-formed email address`, (t) => {
@@ -42,7 +66,6 @@ for (const text of [
   '@clinic.com',
   'jo@',
   'jo@clinic',
-  'jo@clinic.com..',
   'jo@clinic.',
   'jo@.',
   'jo@.clinic.com',
@@ -71,7 +94,18 @@ for (const text of [
   'jö@clinic.com',
   'jo\u0000@clinic.com',
   'jo@clinic.com\r\nBcc: x@clinic.com',
-  'Jo <jo@clinic.com>',
+  '{first}.{last}@clinic.com',
+  '%20kusher@clinic.com',
+  '20kusher@clinic.com',
+  'u003ekusher@clinic.com',
+  'x22kusher@clinic.com',
+  'emailkusher@clinic.com',
+  'mailtokusher@clinic.com',
+  '303-555-0142kusher@clinic.com',
+  '3035550142.kusher@clinic.com',
+  '555-0142kusher@clinic.com',
+  'jo=hart@clinic.com',
+  'jo/hart@clinic.com',
   `${'a'.repeat(65)}@clinic.com`,
   `jo@${'a'.repeat(64)}.com`,
   `jo@${'a.'.repeat(130)}com`,
@@ -221,7 +255,7 @@ for (const domain of `
 for (const email of `jo.hartley@example.com jo@mail.example.org first.last@domain.com jhartley@yourcompany.com
   name@email.com your.name@clinic.com firstname.lastname@clinic.com flast@clinic.com noemail@clinic.com
   no-email@gmail.com no.email123@clinic.com noemailprovided@clinic.com none@none.com not.available@clinic.com
-  n/a@clinic.com unknown@clinic.com test@clinic.com test_2@clinic.com testuser@gmail.com xxx@clinic.com aaaa@clinic.com
+  unknown@clinic.com test@clinic.com test_2@clinic.com testuser@gmail.com xxx@clinic.com aaaa@clinic.com
   null@clinic.com user+npi@clinic.com asdf@clinic.com placeholder@clinic.com`.split(
   /\s+/,
 )) {
@@ -250,17 +284,20 @@ for (const [domain, vendorType, type] of [
   ['harvard.edu', null, 'professional'],
   ['medscape.com', null, 'professional'],
   ['notgmail.com', null, 'professional'],
-  ['clinic.com', 'personal', 'personal'],
+  ['clinic.com', 'personal', 'professional'],
+  ['kp.org', 'personal', 'professional'],
+  ['hartley-family.net', 'personal', 'personal'],
+  ['hartley-family.net', null, 'professional'],
   ['clinic.com', 'professional', 'professional'],
   ['va.gov', 'personal', 'professional'],
   ['mail.mil', 'personal', 'professional'],
   ['med.umich.edu', 'personal', 'professional'],
   ['alumni.umich.edu', 'professional', 'personal'],
   ['stanfordalumni.org', 'professional', 'personal'],
-  ['gov.clinic.com', 'personal', 'personal'],
+  ['gov.clinic.com', 'personal', 'professional'],
 ] as const) {
   test(`an address at ${domain} with vendor type ${vendorType} is classified as ${type}`, (t) => {
-    t.is(classify(domain, vendorType), type);
+    t.is(classify(domain, vendorType, { person: HARTLEY, organization: null }), type);
   });
 }
 
@@ -272,7 +309,21 @@ for (const [domain, employer, type] of [
   ['gmail.com', 'gmail.com', 'personal'],
 ] as const) {
   test(`if the employer's domain is ${employer}, an address at ${domain} is ${type}`, (t) => {
-    t.is(classify(domain, 'personal', employer), type);
+    const organization = { name: null, domain: employer, source: 'nppes', confidence: 1 };
+    t.is(classify(domain, 'personal', { person: HARTLEY, organization }), type);
+  });
+}
+
+for (const [domain, employer, isRefused] of [
+  ['stbrendan.com', 'stbrendan.org', true],
+  ['stbrenden.org', 'stbrendan.org', true],
+  ['mail.stbrendan.org', 'stbrendan.org', false],
+  ['stbarnabas.org', 'stbrendan.org', false],
+  ['uhs.com', 'uhs.org', false],
+  ['gmail.com', 'stbrendan.org', false],
+] as const) {
+  test(`at the employer's domain ${employer}, ${domain} ${isRefused ? 'is' : 'is not'} a lookalike`, (t) => {
+    t.is(isLookalike(domain, employer), isRefused);
   });
 }
 
