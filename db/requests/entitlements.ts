@@ -1,5 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { run, span, type Transaction } from '../client.ts';
+import type { requests } from '../schema.ts';
 import type { EmailType, RequestedType } from '../words.ts';
 
 /** A known email that completes a request without a lookup. */
@@ -105,28 +106,42 @@ export function isUsable(
       and not is_inactive(stored_emails.npi)`;
 }
 
+/** A completed request, as much of it as an entitlement needs. */
+export type ChargedRequest = Pick<
+  typeof requests.$inferInsert,
+  'id' | 'npi' | 'emailType' | 'settledAt'
+>;
+
 /**
  * Claims the right to charge for completed requests that are not replays. It is one conditional
  * statement, so that if two requests for the same NPI and type settle at once, exactly one of them
  * is charged within a replay window (ARCHITECTURE.md, Invariants, L5). The caller holds the
- * organization's lock.
+ * organization's lock. The rows are passed and not read again, because a plan that PostgreSQL keeps
+ * from the time when the table was small would scan all requests.
  * @throws {Error} if another request was charged within the replay window. The caller's transaction
  * must be rolled back
  */
 export async function claimEntitlements(
   tx: Pick<Transaction, 'execute'>,
-  requestIds: readonly string[],
+  organizationId: string,
+  charged: readonly ChargedRequest[],
   replayMs: number,
 ): Promise<void> {
+  const rows = charged.map(({ id, npi, emailType, settledAt }) => ({
+    id,
+    npi,
+    emailType,
+    settledAt,
+  }));
   const claimed = await run(tx)`
     insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
-    select organization_id, npi, email_type, id, settled_at
-      from requests
-     where id = any(${sql.param(requestIds)})
+    select ${organizationId}, npi, "emailType", id, "settledAt"
+      from json_to_recordset(${JSON.stringify(rows)}::json)
+             r (id text, npi text, "emailType" text, "settledAt" timestamptz)
         on conflict (organization_id, npi, email_type) do update
        set request_id = excluded.request_id, charged_at = excluded.charged_at
      where e.charged_at < excluded.charged_at - ${span(replayMs)}
     returning 1`;
-  if (claimed.length < requestIds.length)
+  if (claimed.length < charged.length)
     throw new Error('another request was charged for this within the replay window');
 }

@@ -145,7 +145,9 @@ async function complete(
     .where(eq(requests.id, requestId))
     .returning();
   const request = only(completed);
-  if (request.creditsUsed > 0) await claimEntitlements(tx, [requestId], replayMs);
+  if (request.creditsUsed > 0) {
+    await claimEntitlements(tx, request.organizationId, [request], replayMs);
+  }
   return request;
 }
 

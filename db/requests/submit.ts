@@ -230,8 +230,7 @@ async function accept(
   await insertBatch(tx, batch, rows, deliveries);
   const charged = rows.filter(({ settledAt, replayed }) => settledAt && !replayed);
   if (charged.length > 0) {
-    const ids = charged.map(({ id }) => id);
-    await claimEntitlements(tx, ids, rules.replayMs);
+    await claimEntitlements(tx, organizationId, charged, rules.replayMs);
   }
   if (idempotency) {
     await tx

@@ -48,6 +48,7 @@ for (const offset of [-1, 0, 1]) {
     await sql`update entitlements set charged_at = ${new Date(at.getTime() - RULES.replayMs - offset)}
       where organization_id = ${organizationId}`;
     await sql`update stored_emails set last_validated_at = '2026-01-01' where npi = ${npi}`;
+    const request = { id: requestId, npi, emailType: EMAIL.emailType, settledAt: at };
     await transaction(db, async (tx) => {
       const asked = {
         organizationId,
@@ -59,7 +60,7 @@ for (const offset of [-1, 0, 1]) {
       const known = await findKnownEmails(tx, asked, { ...RULES, freshnessMs: 0 });
       t.is(known.get(npi)?.replayed, offset <= 0 ? true : undefined);
       const claimed = await Promise.allSettled([
-        claimEntitlements(tx, [requestId], RULES.replayMs),
+        claimEntitlements(tx, organizationId, [request], RULES.replayMs),
       ]);
       t.is(claimed[0].status, offset > 0 ? 'fulfilled' : 'rejected');
     });
