@@ -12,7 +12,7 @@ import {
 import { NOBODY_KNOWN, type Whose } from './local-part.ts';
 import { isLookalike } from './lookalikes.ts';
 import type { Reason } from './policy.ts';
-import { parseAddress } from './syntax.ts';
+import { type Address, parseAddress } from './syntax.ts';
 
 type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
 
@@ -31,10 +31,10 @@ export function look(
 ) {
   const address = parseAddress(text);
   if (address === null) return refused(text.trim().toLowerCase(), invalid('syntax'));
-  const { local, domain, email } = address;
+  const { domain, email } = address;
   const refusal = refuseDomain(domain, organization?.domain ?? null);
   if (refusal !== null) return refused(email, refusal);
-  if (isPlaceholder(local, person)) return refused(email, invalid('placeholder'));
+  if (isPlaceholder(address, person)) return refused(email, invalid('placeholder'));
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
   if (isDirectAddress) return refused(email, invalid('direct'));
   return { kind: 'address', address } as const;
@@ -49,7 +49,7 @@ function refuseDomain(domain: string, employerDomain: string | null): Refusal | 
   if (registrableDomain(domain) === null) return invalid('no_suffix');
   if (isLookalike(domain, employerDomain)) return invalid('lookalike');
   if (isDisposable(domain)) return invalid('disposable');
-  if (holdsDomain(RELAYS, domain)) return { verdict: 'risky', reason: 'relay' };
+  if (isRelay(domain)) return { verdict: 'risky', reason: 'relay' };
   if (holdsDomain(PLACEHOLDERS, domain)) return invalid('placeholder');
   return null;
 }
@@ -59,13 +59,27 @@ function invalid(reason: Reason): Refusal {
 }
 
 const RELAYS = readList('relays');
+/**
+ * Matches hosts where a website forwards mail between its users: `reply.craigslist.org`,
+ * `marketplace.amazon.com`.
+ */
+const RELAY_HOST = /^(?:reply|relay|bounces?|marketplace|notifications?)\./;
 const PLACEHOLDERS = readList('placeholders');
+
+function isRelay(domain: string): boolean {
+  if (holdsDomain(RELAYS, domain)) return true;
+  return RELAY_HOST.test(domain) && registrableDomain(domain) !== domain;
+}
+
+/** The longest text that people type on both sides of the @ to satisfy a form: `abc@abc.com`. */
+const MAX_TYPED = 3;
 
 /**
  * Returns true if a local part only stands in for a missing address: `no-email`, `first.last`,
- * `test2`, `xxx`.
+ * `test2`, `xxx`, `x@x.com`.
  */
-function isPlaceholder(local: string, person: PersonName | null): boolean {
+function isPlaceholder({ local, domain }: Address, person: PersonName | null): boolean {
+  if (local.length <= MAX_TYPED && domain.startsWith(`${local}.`)) return true;
   const [name = ''] = local.split('+');
   const word = name.replace(/[0-9]+$/, '').replace(/[._-]/g, '');
   if (word === joinedName(person)) return false;

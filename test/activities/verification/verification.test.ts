@@ -134,6 +134,9 @@ for (const [email, verdict] of [
   ['jo@sub.mailinator.com', 'invalid disposable'],
   ['xk29d@privaterelay.appleid.com', 'risky relay'],
   ['jo@duck.com', 'risky relay'],
+  ['4f1c2a@reply.craigslist.org', 'risky relay'],
+  ['k2l9xvn1q8@marketplace.amazon.com', 'risky relay'],
+  ['jo@marketplace.com', 'valid mailbox_ok'],
   ['jo@simplelogin.co', 'risky relay'],
   ['jo@aliases.simplelogin.com', 'risky relay'],
   ['jo@jo.addy.io', 'risky relay'],
@@ -255,7 +258,7 @@ for (const domain of `
 for (const email of `jo.hartley@example.com jo@mail.example.org first.last@domain.com jhartley@yourcompany.com
   name@email.com your.name@clinic.com firstname.lastname@clinic.com flast@clinic.com noemail@clinic.com
   no-email@gmail.com no.email123@clinic.com noemailprovided@clinic.com none@none.com not.available@clinic.com
-  unknown@clinic.com test@clinic.com test_2@clinic.com testuser@gmail.com xxx@clinic.com aaaa@clinic.com
+  x@x.com abc@abc.com unknown@clinic.com test@clinic.com test_2@clinic.com testuser@gmail.com xxx@clinic.com aaaa@clinic.com
   null@clinic.com user+npi@clinic.com asdf@clinic.com placeholder@clinic.com`.split(
   /\s+/,
 )) {
