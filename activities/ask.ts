@@ -3,12 +3,11 @@ import type { NamedCandidates } from '../db/lookups/candidates.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
 import {
   type AttemptKey,
-  beginVendorStep,
-  type NextStep,
   recordLost,
   recordVendorAnswer,
   recordVendorJob,
 } from '../db/lookups/vendor-attempts.ts';
+import { beginVendorStep, type NextStep } from '../db/lookups/vendor-steps.ts';
 import { countCall } from '../db/metrics.ts';
 import { suppressFromVendor } from '../db/privacy/suppressions.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';

@@ -10,7 +10,8 @@ import {
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
-import { beginVendorStep, recordVendorJob } from '../../db/lookups/vendor-attempts.ts';
+import { recordVendorJob } from '../../db/lookups/vendor-attempts.ts';
+import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';

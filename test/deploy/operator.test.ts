@@ -27,7 +27,8 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { newId } from '../../db/ids.ts';
-import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
+import { recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
+import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
