@@ -21,14 +21,13 @@ import {
 import { requireRightKey } from './secret-keys.ts';
 
 /** The secret that signs an organization's deliveries (DECISIONS.md, Webhooks, signing). */
-export interface WebhookSecret {
-  readonly organizationId: string;
-  readonly webhookSecret: string;
+export interface WebhookSecret extends Readonly<Pick<Organization, 'webhookSecret'>> {
+  readonly organizationId: Organization['id'];
   /**
    * Until this time, deliveries are also signed with the previous secret. Null if no previous
    * secret is valid.
    */
-  readonly previousSecretValidUntil: Date | null;
+  readonly previousSecretValidUntil: Organization['previousWebhookSecretExpiresAt'];
 }
 
 type Organization = typeof organizations.$inferSelect;

@@ -4,6 +4,7 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, snapshot, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { settleIn } from '../requests/settle.ts';
+import type { organizations } from '../schema.ts';
 import {
   type CheckResult,
   type DoctorRules,
@@ -148,7 +149,7 @@ async function detailsOf(tx: Transaction, fix: SQL): Promise<Details | null> {
  * or it begins with an organization's id.
  */
 async function findOwner(tx: Transaction, subject: string): Promise<string | null> {
-  const [owner] = await tx.execute<{ id: string }>(sql`
+  const [owner] = await tx.execute<Pick<typeof organizations.$inferSelect, 'id'>>(sql`
     select id from organizations where id = split_part(${subject}, ' ', 1)
     union all
     select organization_id from batches where id = ${subject}

@@ -1,12 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { type Database, span, type Transaction, transaction } from '../client.ts';
-import {
-  type CheckKind,
-  DNS_REFUSALS,
-  type EmailType,
-  SERVICE,
-  type StoredVerdict,
-} from '../words.ts';
+import type { storedEmails } from '../schema.ts';
+import { type CheckKind, DNS_REFUSALS, SERVICE } from '../words.ts';
 import { STALE } from './checks.ts';
 
 // The directory is the table stored_emails. It holds every address that a source named for an NPI,
@@ -18,12 +13,12 @@ import { STALE } from './checks.ts';
 // therefore runs either before or after the erasure, never during it. A later statement sees the
 // new suppression and the missing rows.
 
+type StoredEmail = Readonly<typeof storedEmails.$inferSelect>;
+
 /** An address as its source reported it. */
-export interface NamedCandidate {
-  readonly email: string;
-  readonly vendorType: EmailType | null;
-  readonly verdict: StoredVerdict;
-  readonly validatedAt: Date | null;
+export interface NamedCandidate extends Pick<StoredEmail, 'email' | 'verdict'> {
+  readonly vendorType: StoredEmail['emailType'];
+  readonly validatedAt: StoredEmail['lastValidatedAt'];
   /**
    * True if the source names this address as the person's current one, or recommends it among the
    * addresses that it has.
@@ -211,8 +206,7 @@ export async function queueKnownEmails(
   });
 }
 
-interface KnownLookup {
-  readonly npi: string;
+interface KnownLookup extends Pick<StoredEmail, 'npi'> {
   readonly lookupId: string;
   readonly listed: readonly string[];
 }

@@ -156,7 +156,7 @@ async function insertEvidence(
 
 /** An address that goes stale soon. */
 interface Fading extends Pick<StoredEmail, 'npi' | 'email' | 'source'> {
-  readonly vendorType: EmailType | null;
+  readonly vendorType: StoredEmail['emailType'];
   readonly isTypedDirect: boolean;
   readonly namedBy: number;
   /** The time when the address was read, in milliseconds since the epoch by PostgreSQL's clock. */

@@ -12,20 +12,18 @@ import { epochMs } from './sources.ts';
 
 const GREYLISTED = 'greylisted';
 
+type StoredEmail = Readonly<typeof storedEmails.$inferSelect>;
+
 /**
  * An address that a worker has claimed in order to check it, with all data that the check needs.
  */
-export interface ClaimedEmail extends Omit<NamedCandidate, 'isCurrent' | 'confidence'> {
-  readonly source: string;
+export interface ClaimedEmail
+  extends Omit<NamedCandidate, 'isCurrent' | 'confidence'>,
+    Pick<StoredEmail, 'source' | 'repeatsInput'> {
   /** The number of different sources that named the address within the last 30 days. */
   readonly namedBy: number;
   /** True if NPPES lists the address for this provider as an endpoint of type DIRECT. */
   readonly isTypedDirect: boolean;
-  /**
-   * True if every source that named the address only repeated what we sent, such as the person's
-   * name. Then no source gave evidence that the address belongs to this person.
-   */
-  readonly repeatsInput: boolean;
   /**
    * The time of the claim, in milliseconds since the epoch by PostgreSQL's clock. Customers see it
    * as the date of the check, and a worker's clock may be wrong.

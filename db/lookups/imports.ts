@@ -1,7 +1,9 @@
-import { sql } from 'drizzle-orm';
+import { and, desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, run, transaction } from '../client.ts';
+import { type Database, only, query, run, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
+import { clockTime } from '../schema/columns.ts';
+import { importRuns } from '../schema.ts';
 import type { EmailType, ImportKind } from '../words.ts';
 
 /**
@@ -105,7 +107,7 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
  * The number of imported rows by verdict. Imports of CMS files count rows by file and result, such
  * as `npidata.inserted`.
  */
-export type Counts = Readonly<Record<string, number>>;
+export type Counts = (typeof importRuns.$inferSelect)['counts'];
 
 /** The CMS data sets whose downloaded files are imported unchanged. */
 export type Dataset = Extract<ImportKind, 'nppes' | 'clinicians'>;
@@ -119,11 +121,14 @@ export async function findImport(
   kind: Dataset,
   fingerprint: string,
 ): Promise<Counts | null> {
-  const [last] = await run<{ state: string; counts: Counts }>(db)`
-    select state, counts
-      from import_runs
-     where kind = ${kind} and fingerprint = ${fingerprint}
-     order by started_at desc limit 1`;
+  const [last] = await query(db, (tx) =>
+    tx
+      .select({ state: importRuns.state, counts: importRuns.counts })
+      .from(importRuns)
+      .where(and(eq(importRuns.kind, kind), eq(importRuns.fingerprint, fingerprint)))
+      .orderBy(desc(importRuns.startedAt))
+      .limit(1),
+  );
   if (last?.state !== 'done') return null;
   return last.counts;
 }
@@ -152,10 +157,16 @@ export async function beginImport(
        where kind = ${kind}
          and state = 'running'
          and (${isOfCms} or fingerprint = ${file.fingerprint})`);
-    const rows = await tx.execute<{ number: number }>(sql`
-      insert into import_runs (id, kind, file, fingerprint, state)
-      values (${id}, ${kind}, ${file.name}, ${file.fingerprint}, 'running')
-      returning number`);
+    const rows = await tx
+      .insert(importRuns)
+      .values({
+        id,
+        kind,
+        file: file.name,
+        fingerprint: file.fingerprint,
+        state: 'running',
+      })
+      .returning({ number: importRuns.number });
     const details = { file: file.name };
     await recordAudit(tx, by, {
       action: `${kind}.import`,
@@ -174,10 +185,10 @@ export async function endImport(
   state: 'done' | 'failed',
   counts: Counts,
 ): Promise<void> {
-  await run(db)`
-    update import_runs
-       set state = ${state},
-           counts = ${JSON.stringify(counts)}::jsonb,
-           finished_at = clock_timestamp()
-     where id = ${id}`;
+  await query(db, (tx) =>
+    tx
+      .update(importRuns)
+      .set({ state, counts, finishedAt: clockTime })
+      .where(eq(importRuns.id, id)),
+  );
 }

@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { and, eq, isNotNull } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
@@ -9,7 +9,7 @@ import {
   transaction,
 } from '../client.ts';
 import { newId } from '../ids.ts';
-import type { RequestedType } from '../words.ts';
+import { lookups } from '../schema.ts';
 
 // Requests that wait for the same NPI and requested type share a lookup, even if they belong to
 // different organizations. Each vendor is called and paid once for all requests of a lookup. Each
@@ -20,6 +20,14 @@ import type { RequestedType } from '../words.ts';
  * Our checks may be wrong for some hours, for example if a name server fails.
  */
 const OUR_MISS_MS = 86_400_000;
+
+/** The lookup that a request has joined. */
+interface JoinedLookup extends Pick<typeof lookups.$inferSelect, 'requestedType'> {
+  readonly requestId: string;
+  readonly lookupId: string;
+  /** The vendors to skip. */
+  readonly misses: string[];
+}
 
 /**
  * Joins requests of one batch to the open lookups for their NPIs and types, and marks the requests
@@ -42,12 +50,7 @@ export async function joinLookups(
     hash: hashes.get(requestId),
   }));
   const ourMissMs = Math.min(missMs, OUR_MISS_MS);
-  const rows = await run<{
-    requestId: string;
-    lookupId: string;
-    requestedType: RequestedType;
-    misses: string[];
-  }>(db)`
+  const rows = await run<JoinedLookup>(db)`
     with new as materialized (
       select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb)
         new ("requestId" text, id text, hash text)
@@ -113,9 +116,11 @@ export async function forgetMisses(
   npi: string,
 ): Promise<number> {
   return await transaction(db, async (tx) => {
-    const forgotten = await tx.execute(
-      sql`update lookups set facts = null where npi = ${npi} and facts is not null returning 1`,
-    );
+    const forgotten = await tx
+      .update(lookups)
+      .set({ facts: null })
+      .where(and(eq(lookups.npi, npi), isNotNull(lookups.facts)))
+      .returning({ id: lookups.id });
     const details = { lookups: forgotten.length };
     await recordAudit(tx, by, {
       action: 'lookups.forget',

@@ -7,6 +7,7 @@ import {
   type Transaction,
   transaction,
 } from '../client.ts';
+import type { sourceHealth } from '../schema.ts';
 
 // A source is a vendor, a verifier, or the NPI registry. Before each call, a worker asks
 // `admitCall` whether the call is allowed now. Circuit breakers, pauses, rate limits, and daily
@@ -92,6 +93,8 @@ export type CallOutcome =
    * invalid. `openMs` is the time until the breaker admits the first trial call.
    */
   | { readonly kind: 'refused'; readonly why: string; readonly openMs?: number };
+
+type SourceHealth = typeof sourceHealth.$inferSelect;
 
 /** The change of the source's breaker that a call caused. */
 export type BreakerChange = 'opened' | 'closed';
@@ -191,7 +194,7 @@ export async function recordCall(
 ): Promise<BreakerChange | null> {
   const change = changeBy(outcome, sql`era = ${era}`);
   if (change === null) return null;
-  const [changed] = await tx.execute<{ era: number; state: 'open' | 'closed' }>(sql`
+  const [changed] = await tx.execute<Pick<SourceHealth, 'era' | 'state'>>(sql`
     update source_health set ${change} and source = ${source} returning era, state`);
   if (changed === undefined) return null;
   if (outcome.kind === 'rate_limit' || changed.era === era) return null;

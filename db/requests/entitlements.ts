@@ -1,13 +1,15 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { run, span, type Transaction } from '../client.ts';
-import type { requests } from '../schema.ts';
-import type { EmailType, RequestedType } from '../words.ts';
+import type { entitlements, requests, storedEmails } from '../schema.ts';
+import type { RequestedType } from '../words.ts';
+
+type StoredEmail = Readonly<typeof storedEmails.$inferSelect>;
 
 /** A known email that completes a request without a lookup. */
-export interface KnownEmail {
-  readonly email: string;
-  readonly emailType: EmailType;
-  readonly emailLastValidatedAt: Date;
+export interface KnownEmail
+  extends Readonly<Pick<typeof entitlements.$inferSelect, 'emailType'>> {
+  readonly email: StoredEmail['email'];
+  readonly emailLastValidatedAt: NonNullable<StoredEmail['lastValidatedAt']>;
   /** True if the organization has already paid for this NPI and email type. */
   readonly replayed: boolean;
   /**

@@ -239,7 +239,10 @@ export const importRuns = pgTable(
     /** A value that is equal for files with equal content. */
     fingerprint: text('fingerprint').notNull(),
     state: text('state').$type<'running' | 'done' | 'failed'>().notNull(),
-    counts: jsonb('counts').notNull().default({}),
+    counts: jsonb('counts')
+      .$type<Readonly<Record<string, number>>>()
+      .notNull()
+      .default({}),
     startedAt: time('started_at').notNull().default(clockTime),
     finishedAt: time('finished_at'),
   },

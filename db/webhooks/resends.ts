@@ -19,10 +19,11 @@ import { type LoggedDelivery, selectDelivery } from './log.ts';
 // exists. The sweep starts the workflow of each delivery that has none, even if the delivery was
 // never resent.
 
+type Delivery = Readonly<typeof webhookDeliveries.$inferSelect>;
+
 /** The input of the workflow that sends a resent delivery. */
-export interface DeliveryStart {
+export interface DeliveryStart extends Pick<Delivery, 'batchId'> {
   readonly deliveryId: string;
-  readonly batchId: string;
   readonly organizationId: string;
   /** The NPIs whose results the delivery reports. */
   readonly npis: readonly string[];
@@ -209,9 +210,8 @@ export async function noteDeliveryLook(
  * - `seen`: the delivery was listed before and needs a separate workflow, because the workflow of
  *   its batch may have been reset, paused, or broken
  */
-export interface WaitingDelivery extends DeliveryStart {
+export interface WaitingDelivery extends DeliveryStart, Pick<Delivery, 'resends'> {
   readonly round: 'first' | 'new' | 'seen';
-  readonly resends: number;
 }
 
 /**
