@@ -2,7 +2,7 @@ import type { Evidence } from '../../db/lookups/checks.ts';
 import { type EmailType, SERVICE } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import { consult } from './consult.ts';
-import { classify } from './email-type.ts';
+import { classify, isOpenToAnyone } from './email-type.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
 import { createMailRoutes, type DnsControl, type MailResolver } from './mx.ts';
@@ -17,6 +17,7 @@ import {
   verifierCanHelp,
   type Word,
 } from './policy.ts';
+import type { Address } from './syntax.ts';
 import type { Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
 export interface Decided extends Ruling {
@@ -97,11 +98,14 @@ export function createCheck(options: CheckOptions) {
     const started = performance.now();
     const owned = checkOwner(candidate, whose);
     if (owned.kind === 'refused') return refuse(owned, started);
-    const { owner, domain, email, emailType } = owned;
+    const { owner, address, emailType } = owned;
+    const { domain, email } = address;
 
     const evidence: Evidence[] = [];
-    const claim = claimOf(candidate, owner, candidate.claimedAt, freshnessMs);
-    const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
+    const isDoubtful = owner === 'unclear' && isOwnerDoubtful(candidate, address, whose);
+    const claim = claimOf(candidate, isDoubtful, candidate.claimedAt, freshnessMs);
+    const isEcho = owner === 'unclear' && candidate.repeatsInput;
+    const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2 && !isEcho;
     const known = { policy, finder: claim.word, agreed };
     const decide = (word: Word | null, at = candidate.claimedAt) =>
       decided({ email, emailType, evidence }, rule(known, claim, word, at));
@@ -153,19 +157,40 @@ interface Refused extends Pick<Decided, 'email' | 'emailType'> {
 function checkOwner(candidate: NamedCandidate, whose: Whose) {
   const looked = look(candidate.email, candidate.isTypedDirect, whose);
   if (looked.kind === 'refused') return { ...looked, emailType: null };
-  const { email, domain } = looked.address;
-  const owner = ownerOf(looked.address, whose);
+  const { address } = looked;
+  const owner = ownerOf(address, whose);
   if (owner === 'shared' || owner === 'other_person') {
     return {
       kind: 'refused',
-      email,
+      email: address.email,
       emailType: null,
       verdict: 'risky',
       reason: owner,
     } as const;
   }
-  const emailType = classify(domain, candidate.vendorType, whose);
-  return { kind: 'owned', owner, domain, email, emailType } as const;
+  const emailType = classify(address.domain, candidate.vendorType, whose);
+  return { kind: 'owned', owner, address, emailType } as const;
+}
+
+/** Matches an employee number, with or without initials: `1042388`, `k204417`. */
+const EMPLOYEE_NUMBER = /^[a-z]{0,3}[0-9]{4,}$/;
+
+/**
+ * Returns true if nothing shows that an address belongs to the person. The caller has found that
+ * the local part does not show it. At a work domain, such an address is often a department or a
+ * colleague, so a second source must name it, or it must be an employee number. At free mail, a
+ * vendor that knows the person by its own data is enough. It is also enough if NPPES does not have
+ * the person, because the vendor's response then contained the NPI.
+ */
+function isOwnerDoubtful(
+  { namedBy, repeatsInput }: NamedCandidate,
+  { local, domain }: Address,
+  { person }: Whose,
+): boolean {
+  if (namedBy >= 2) return false;
+  const isKnownToVendor =
+    person === null || isOpenToAnyone(domain) || EMPLOYEE_NUMBER.test(local);
+  return repeatsInput || !isKnownToVendor;
 }
 
 function refuse(

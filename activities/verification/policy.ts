@@ -31,8 +31,7 @@ export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
  * - `stale`: the finder's check is too old
  * - `undated`: the finder claims that the address is valid, but not when it checked
  * - `registry`: the finder is NPPES, which makes no claim and is often wrong
- * - `unclear`: used instead of the claim if the identity only repeats our input and the address
- *   does not show its owner either
+ * - `unclear`: used instead of the claim if nothing shows that the address belongs to the person
  */
 export type FinderWord = Verdict | 'stale' | 'undated' | 'registry' | 'unclear';
 
@@ -65,7 +64,7 @@ export type Reason =
   | ('no_evidence' | 'stale_evidence')
   /** Only the vendor has checked the mailbox, but the policy requires a check by a verifier. */
   | 'not_verified'
-  /** Only our own input links the address to this person. */
+  /** Nothing shows that the address belongs to this person. See `isOwnerDoubtful` in check.ts. */
   | 'unclear_owner'
   /** A verifier could not decide, because the mail server asked it to retry. */
   | 'greylisted'
@@ -121,6 +120,9 @@ export const POLICY_TABLE: readonly Row[] = [
   ['*', '*', ['invalid'], '*', ['invalid', 'verifier']],
   ['*', ['invalid'], '*', '*', ['invalid', 'mailbox_missing']],
 
+  // A mailbox that responds does not prove whose it is, so a verifier cannot help here.
+  ['*', ['unclear'], '*', '*', ['unknown', 'unclear_owner']],
+
   // A verifier checks the mailbox now, so its result outweighs the vendor's.
   ['*', NOT_DOUBTED, ['catch_all'], true, ['valid', 'two_sources']],
   ['*', '*', ['catch_all'], '*', ['catch_all', null]],
@@ -135,7 +137,6 @@ export const POLICY_TABLE: readonly Row[] = [
   ['*', ['catch_all'], '*', '*', ['catch_all', null]],
   ['*', ['risky'], '*', '*', ['risky', null]],
 
-  ['*', ['unclear'], '*', '*', ['unknown', 'unclear_owner']],
   ['*', '*', ['unknown'], '*', ['unknown', 'verifier']],
   ['*', ['valid'], '*', '*', ['unknown', 'not_verified']],
   ['*', ['stale'], '*', '*', ['unknown', 'stale_evidence']],
@@ -180,18 +181,17 @@ export interface Claim {
  * Returns the finder's claim about a candidate. Evidence older than `freshnessMs` is stale, because
  * two to three percent of addresses stop working each month. A date is ignored if it is a day or
  * more ahead of our clock. If it is less than a day ahead, it counts as now.
- * @param owner the owner according to the local part
+ * @param isOwnerDoubtful true if nothing shows that the address belongs to the person
  * @param now the time in milliseconds
  */
 export function claimOf(
-  { verdict, validatedAt, source, repeatsInput }: NamedCandidate,
-  owner: Owner,
+  { verdict, validatedAt, source }: NamedCandidate,
+  isOwnerDoubtful: boolean,
   now: number,
   freshnessMs: number,
 ): Claim {
   const isDoubted = verdict === 'invalid' || verdict === 'risky';
-  if (repeatsInput && owner !== 'person' && !isDoubted)
-    return { word: 'unclear', seenAt: null };
+  if (isOwnerDoubtful && !isDoubted) return { word: 'unclear', seenAt: null };
   if (verdict === 'unknown') {
     const word = source === 'nppes' ? 'registry' : 'unknown';
     return { word, seenAt: null };
