@@ -8,7 +8,7 @@ import { migrate } from '../../db/migrate.ts';
 import { connectForImport } from '../../db/providers/nppes/run.ts';
 import { COPIED_PROVIDER_COLUMNS, copyTo } from '../../db/providers/nppes/staging.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { CHUNK_ROWS, readChunks, readHeader } from '../../deploy/nppes/importer.ts';
+import { CHUNK_ROWS, readChunks, readHeader } from '../../deploy/nppes/chunks.ts';
 import { openSource } from '../../deploy/nppes/source.ts';
 import { memberName, writeLargeMain } from '../support/nppes.ts';
 
