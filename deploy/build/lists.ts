@@ -7,6 +7,8 @@ import disposablePackage from 'disposable-email-domains-js/package.json' with {
 };
 import providers from 'email-providers/all.json' with { type: 'json' };
 import providersPackage from 'email-providers/package.json' with { type: 'json' };
+import mailChecker from 'mailchecker';
+import mailCheckerPackage from 'mailchecker/package.json' with { type: 'json' };
 import { holdsDomain, readList } from '../../activities/verification/domains.ts';
 import { isLookalike } from '../../activities/verification/lookalikes.ts';
 
@@ -19,38 +21,52 @@ import { isLookalike } from '../../activities/verification/lookalikes.ts';
 // Domains that the package `email-providers` lists, although they give people no mailboxes. For
 // example, physicians register at medscape.com with their work addresses.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
+/** Matches the domains of universities, such as `nus.edu.sg`, whose staff have addresses there. */
+const UNIVERSITY = /\.(?:edu|ac)(?:\.[a-z]{2})?$/;
+/** Matches names of services that say that their mailboxes are thrown away. */
+const SAYS_DISPOSABLE =
+  /10-?min|temp-?mail|tempe?mail|trash-?mail|throwaway|yopmail|mailinator|disposable|guerrilla/;
 
 /**
  * Returns the content of the lists in `activities/verification/lists/` that come from packages, by
  * file name.
  */
 export function buildLists(): Readonly<Record<string, string>> {
-  const disposable = normalized([...disposableEmailBlocklistSet()]);
+  // If the packages contradict each other, the domain counts as disposable, unless one of our own
+  // lists names it. Mailboxes at `dr.com` and similar domains of mail.com are real ones.
+  const keptByHand = readList('personal-more', 'relays');
+  // `mailchecker` also lists practices, such as `coastalorthopaedics.com`. So it only decides about
+  // domains that `email-providers` lists.
+  const throwaway = mailChecker.blacklist();
+  const misplaced = providers.filter((domain) => throwaway.has(domain));
+  const listed = normalized([...disposableEmailBlocklistSet(), ...misplaced]);
+  const disposable = listed.filter((domain) => !holdsDomain(keptByHand, domain));
   const allDisposable = new Set([...disposable, ...readList('disposable-more')]);
   const personal = normalized(providers).filter((domain) => {
-    if (NOT_PERSONAL.has(domain)) return false;
+    if (NOT_PERSONAL.has(domain) || UNIVERSITY.test(domain)) return false;
+    if (SAYS_DISPOSABLE.test(domain) || keptByHand.has(domain)) return false;
     return !holdsDomain(allDisposable, domain) && !isLookalike(domain, null);
   });
-  // The package `email-providers` has the ISC license, whose text must be in every copy. The other
-  // package has the license CC0, which requires nothing.
-  const license = new URL(
-    'license.md',
-    import.meta.resolve('email-providers/package.json'),
-  );
+  // The licenses ISC and MIT require their text in every copy. The license CC0 requires nothing.
   return {
     'disposable.txt': file(
       'Domains of throwaway mailboxes',
-      disposablePackage,
-      '',
+      [disposablePackage, mailCheckerPackage],
+      licenseText('mailchecker', 'LICENSE'),
       disposable,
     ),
     'personal.txt': file(
       'Domains of mailboxes that people have for themselves',
-      providersPackage,
-      readFileSync(license, 'utf8'),
+      [providersPackage],
+      licenseText('email-providers', 'license.md'),
       personal,
     ),
   };
+}
+
+function licenseText(packageName: string, fileName: string): string {
+  const url = new URL(fileName, import.meta.resolve(`${packageName}/package.json`));
+  return readFileSync(url, 'utf8');
 }
 
 /**
@@ -66,13 +82,16 @@ function normalized(entries: readonly string[]): string[] {
 
 function file(
   about: string,
-  { name, version, license }: Readonly<Record<'name' | 'version' | 'license', string>>,
+  packages: readonly Readonly<Record<'name' | 'version' | 'license', string>>[],
   licenseText: string,
   domains: readonly string[],
 ): string {
+  const sources = packages.map(
+    ({ name, version, license }) => `${name} ${version} (${license})`,
+  );
   const header = [
     `${about}, their subdomains included.`,
-    `From ${name} ${version} (${license}), written by deploy/build/lists.ts: npm run lists`,
+    `From ${sources.join(' and ')}, written by deploy/build/lists.ts: npm run lists`,
     ...licenseText.split('\n').filter((line) => line.trim() !== ''),
   ];
   const comments = header.map((line) => `# ${line}`);

@@ -11,28 +11,9 @@ import {
 import { readTraps } from '../support/traps/set.ts';
 
 // Compares a customer's results under the default policy with a verifier to a careful person's
-// decision about each address of these sets. `npm run traps` prints all sets and every policy.
+// decision about each address of test/traps/. `npm run traps` prints every policy.
 
-/** The sets that the service has rules for. Add a set of test/traps/ when it passes. */
-const KINDS = [
-  'direct',
-  'domains',
-  'evidence',
-  'free mail',
-  'name servers',
-  'own names',
-  'placeholders',
-  'relays',
-  'scripts',
-  'shared',
-  'shared spanish',
-  'strangers',
-  'types',
-  'words as names',
-];
-const ALL_TRAPS = readTraps();
-const TRAPS = ALL_TRAPS.filter(({ kind }) => KINDS.includes(kind));
-
+const TRAPS = readTraps();
 const outcomes: Outcome[] = [];
 
 test.before(async (t) => {
@@ -54,12 +35,12 @@ test('the service returns at most 5 % of the bad addresses in the trap set', (t)
   t.is(isWithin(scoresOf(outcomes).returned, 5), true);
 });
 
-test('the service rejects at most 3 % of the good addresses in the trap set', (t) => {
-  t.is(isWithin(scoresOf(outcomes).refused, 3), true);
+test('the service rejects at most 4 % of the good addresses in the trap set', (t) => {
+  t.is(isWithin(scoresOf(outcomes).refused, 4), true);
 });
 
-test('at most 3 % of the returned good addresses have the wrong type', (t) => {
-  t.is(isWithin(scoresOf(outcomes).type, 3), true);
+test('at most 1 % of the returned good addresses have the wrong type', (t) => {
+  t.is(isWithin(scoresOf(outcomes).type, 1), true);
 });
 
 test('every request for an address of the trap set ends as completed or not_found', (t) => {
@@ -71,15 +52,15 @@ test('every request for an address of the trap set ends as completed or not_foun
   );
 });
 
-test('the trap sets have at least 320 addresses, of which 50 to 65 % are bad', (t) => {
+test('the trap sets have at least 600 addresses, of which 50 to 65 % are bad', (t) => {
   const bad = TRAPS.filter(({ careful }) => careful === 'refuse').length;
-  t.true(TRAPS.length >= 320);
+  t.true(TRAPS.length >= 600);
   t.true(bad / TRAPS.length > 0.5 && bad / TRAPS.length < 0.65);
 });
 
 test('each trap has a type if and only if a careful person ever returns it', (t) => {
   t.deepEqual(
-    ALL_TRAPS.filter(({ careful, withoutVerifier, type }) => {
+    TRAPS.filter(({ careful, withoutVerifier, type }) => {
       const isEverReturned = careful === 'return' || withoutVerifier === 'return';
       return isEverReturned !== (type !== undefined) || withoutVerifier === careful;
     }),
@@ -101,5 +82,5 @@ test('the trap test fails a service that returns everything, nothing, or a wrong
     trap.type === 'personal' ? 'professional' : 'personal',
   );
   t.true(other.every((outcome) => mistakeIn(outcome) !== null));
-  t.not(isWithin(scoresOf(other).type, 3), true);
+  t.not(isWithin(scoresOf(other).type, 1), true);
 });

@@ -3,6 +3,7 @@ import test from 'ava';
 import {
   holdsDomain,
   isDisposable,
+  isFreeMail,
   readList,
 } from '../../../activities/verification/domains.ts';
 import { classify } from '../../../activities/verification/email-type.ts';
@@ -27,7 +28,7 @@ test('the generated lists of domains are up to date with the installed packages'
 test('generated lists of domains name their package, its version, and its license', async (t) => {
   t.regex(
     await readFile(new URL('disposable.txt', FOLDER), 'utf8'),
-    /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\)/,
+    /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\) and \S+ [0-9.]+ \(MIT\)[^\n]*\n# Copyright/,
   );
   t.regex(
     await readFile(new URL('personal.txt', FOLDER), 'utf8'),
@@ -94,6 +95,16 @@ test('lists of domains written by hand do not repeat domains of the generated li
 
 test('no domain is in both the disposable and the personal lists', (t) => {
   t.deepEqual([...readList('personal', 'personal-more')].filter(isDisposable), []);
+});
+
+test('throwaway mail and universities are not personal, and dr.com is', (t) => {
+  for (const domain of ['yopmail.info', 'throwawayemail.com', 'mailinator.pl'])
+    t.false(isFreeMail(domain), domain);
+  for (const domain of ['yopmail.info', 'throwawayemail.com', 'mailinator.pl'])
+    t.true(isDisposable(domain), domain);
+  t.false(isFreeMail('nus.edu.sg'));
+  t.true(isFreeMail('dr.com'));
+  t.false(isDisposable('dr.com'));
 });
 
 test('no listed mail domain counts as a misspelling of another', (t) => {
