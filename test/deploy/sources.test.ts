@@ -270,7 +270,7 @@ test('a configured verifier checks every address, unless the policy says otherwi
   t.teardown(dns.close);
   const given = { DNS_SERVERS: dns.address };
   const verifier = { NEVERBOUNCE_API_KEY: 'n', NEVERBOUNCE_URL: await closedUrl() };
-  const seen = candidate(`npi@${PRACTICE_DOMAINS[0]}`, {
+  const seen = candidate(`jo@${PRACTICE_DOMAINS[0]}`, {
     validatedAt: new Date(),
     claimedAt: Date.now(),
   });
