@@ -1,25 +1,30 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
+import { readList } from '../verification/domains.ts';
+import { nameWords } from './names.ts';
+import { sameGivenName } from './nicknames.ts';
 import {
   compareSurnames,
-  nameWords,
+  isNearSurname,
   type Reading,
   readName,
   recordReadings,
   shorterFirst,
-} from './names.ts';
-import { sameGivenName } from './nicknames.ts';
+} from './readings.ts';
+
+const GIVEN_NAMES = readList('given-names');
 
 /**
  * Checks that a source's response is about the person to whom NPPES assigned the NPI. This is the
  * main protection against returning a stranger's address.
  *
  * - If the response contains an NPI, it must be the requested one. If the response also contains a
- *   name, the name is still compared, because sources sometimes guess the NPI of a profile. An
- *   equal surname is enough, because many people use a first name that NPPES does not have.
+ *   name, the name is still compared, because sources sometimes guess the NPI of a profile. A given
+ *   name on record is enough, or a surname that is nearly equal, because people marry, go by
+ *   another first name, and are misspelled.
  * - If the response contains no NPI, the name must agree with NPPES, and no other detail may
  *   contradict it. These details are the state, the generation (`Sr`, `III`), and the middle
- *   initial. They are not compared if the response has the requested NPI, because people move or
- *   write their names differently.
+ *   name or initial. They are not compared if the response has the requested NPI, because people
+ *   move or write their names differently.
  * - If we do not know the person, only a response with the requested NPI is accepted. A name in a
  *   response is ignored if its surname or its given name is missing.
  *
@@ -49,15 +54,34 @@ function isPerson(
 ): boolean {
   // A person with only one name is rejected, because too many people share a single name.
   if (person.first === '' || !stateAgrees(state, person)) return false;
-  return readings.some((one) => namesAgree(one, person) && !contradicts(one, person));
+  return readings.some((one) => {
+    if (one.surnameFirst && !mayBeSurnameFirst(one)) return false;
+    return namesAgree(one, person) && !contradicts(one, person);
+  });
+}
+
+/**
+ * Returns true for `SMITH JOHN A` and `GARCIA LOPEZ MARIA`. `Scott James` is probably not James
+ * Scott, and two words in the wrong order may be two other people.
+ */
+function mayBeSurnameFirst({ given, family }: Reading): boolean {
+  return given.length + family.length > 2 && !GIVEN_NAMES.has(family.join(''));
 }
 
 /** Decides whether a response with the requested NPI is about the person. */
 function mayBePerson(readings: readonly Reading[], person: Person): boolean {
+  const record = [person, ...person.otherNames].flatMap(recordReadings);
+  const middle = nameWords(person.middle);
+  const givenNames = fullNames([...record.flatMap(({ given }) => given), ...middle]);
   return readings.some((one) => {
     if (namesAgree(one, person)) return true;
+    if (one.surnameFirst && person.first !== '') return false;
+    if (record.some(({ family }) => isNearSurname(one.family, family))) return true;
     const kinships = kinshipsOf(one, person);
-    return kinships.includes('same') || kinships.includes('spelled');
+    if (kinships.includes('same') || kinships.includes('spelled')) return true;
+    return fullNames(one.given).some((said) =>
+      givenNames.some((name) => sameGivenName(name, said)),
+    );
   });
 }
 
@@ -123,16 +147,24 @@ function sharesInitial(
   return isInitial && said[0] === first[0];
 }
 
-function contradicts({ given, generation }: Reading, person: Person): boolean {
+/**
+ * Returns true if the generation or a middle name of a response differs from our record. `John
+ * Peter Miller` and `John P Miller` are not John Quincy Miller. A middle name that is not a given
+ * name may be a surname from before a marriage, so it contradicts nothing.
+ */
+function contradicts({ given, middle, generation }: Reading, person: Person): boolean {
   if (generation && person.generation && generation !== person.generation) return true;
   if (person.middle === null) return false;
   const names = [person, ...person.otherNames].flatMap(({ first, last }) => [
     first,
     last,
   ]);
-  const words = [...names, person.middle].flatMap(nameWords);
-  const initials = new Set(words.map((word) => word[0]));
-  return given.some((word) => word.length === 1 && !initials.has(word));
+  const recorded = [...names, person.middle].flatMap(nameWords);
+  return [...given, ...middle].some((word) => {
+    if (word.length === 1) return recorded.every((name) => name[0] !== word);
+    if (!GIVEN_NAMES.has(word)) return false;
+    return recorded.every((name) => name !== word[0] && !sameGivenName(name, word));
+  });
 }
 
 /**

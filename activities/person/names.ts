@@ -1,23 +1,20 @@
-import type { GivenName, PersonName } from '../vendors/vendor.ts';
-import { commonSpelling, readTable } from './nicknames.ts';
+import { readTable } from './nicknames.ts';
 
 // NPPES writes names in capitals, and its name fields may contain titles and other text. This file
-// turns such a field into a name as people write it. It also decides whether two names may belong
-// to the same person.
+// turns such a field into a name as people write it.
 
 /** Maps the suffix of a name to the number of the generation (`Person.generation`). */
-const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 }));
+const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2 }));
+for (const [index, numeral] of 'i ii iii iv v vi vii viii ix x'.split(' ').entries())
+  GENERATIONS.set(numeral, index + 1);
 
-const TITLES: ReadonlySet<string> = new Set([
-  'dr',
-  'doctor',
-  'prof',
-  'professor',
-  'mr',
-  'mrs',
-  'ms',
-  'miss',
-]);
+/** Titles before a name. A title that is also a common name, such as `Major`, is left out. */
+const TITLES: ReadonlySet<string> = new Set(
+  (
+    'dr doctor prof professor mr mrs ms miss rev reverend rabbi fr sister ' +
+    'lt ltc lcdr cdr cmdr capt cpt captain maj col colonel sgt'
+  ).split(' '),
+);
 
 const CREDENTIALS: ReadonlySet<string> = new Set(readTable('credentials').flat());
 
@@ -70,7 +67,7 @@ const SPELLED_OUT: Readonly<Record<string, string>> = {
 };
 
 /** Matches a nickname inside a name, as in `Robert (Bob) Smith`. */
-const ASIDE = /\([^)]*\)|["“][^"”]*["”]/g;
+export const ASIDE = /\([^)]*\)|["“][^"”]*["”]/g;
 
 const APOSTROPHES = /[‘’ʻʼʾʿ`´]/g;
 
@@ -120,46 +117,81 @@ export function isParticle(word: string): boolean {
 }
 
 /**
- * Returns the number of the generation for a suffix such as `Jr.` or `III`. Returns null for other
- * suffixes.
+ * Returns the number of the generation for a suffix such as `Jr.`, `III`, or `3rd`. Returns null
+ * for other suffixes.
  */
 export function generationOf(suffix: string | null): number | null {
   if (suffix === null) return null;
+  const ordinal = /^\W*([1-9])(?:st|nd|rd|th)\W*$/i.exec(suffix);
+  if (ordinal) return Number(ordinal[1]);
   return GENERATIONS.get(letters(suffix)) ?? null;
 }
 
-interface Stripped {
+export interface Stripped {
   readonly name: string;
   readonly generation: number | null;
 }
 
 /**
  * Removes titles from the start of a name, and credentials and generations from its end (`DR.
- * SMITH, JR., M.D.`). At least one word always stays, so that `Dr. Do` and `Ms. Ma` keep their
+ * SMITH, JR., M. D.`). At least one word always stays, so that `Dr. Do` and `Ms. Ma` keep their
  * surnames.
  */
 export function stripTitles(text: string): Stripped {
-  const words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
+  let words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
   let generation: number | null = null;
   while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
   while (words.length > 1) {
-    const [before = '', last = ''] = words.slice(-2);
-    const named = GENERATIONS.get(letters(last));
-    if (named === undefined && !isCredential(last, before.endsWith(','))) break;
+    const named = generationAtEnd(words);
+    const length = named === null ? credentialLength(words) : 1;
+    if (length === 0) break;
     generation = named ?? generation;
-    words.pop();
+    words = words.slice(0, -length);
   }
   return { name: words.join(' ').replace(/,$/, ''), generation };
 }
 
 /**
- * Returns true if a word is a credential, such as `MD`.
+ * Returns the generation that the last word of a name stands for. A single letter is a generation
+ * only after a whole name (`John Smith V`). It is an initial after a single name (`John V`) or
+ * before a dot (`Smith John V.`).
+ */
+function generationAtEnd(words: readonly string[]): number | null {
+  const last = words.at(-1) ?? '';
+  if (letters(last).length === 1 && (words.length < 3 || last.endsWith('.'))) return null;
+  return generationOf(last);
+}
+
+/**
+ * Returns how many words at the end of a name are one credential: one for `MD`, two for `M. D.`,
+ * and three for `D D S`. Zero if the name ends in no credential.
+ */
+function credentialLength(words: readonly string[]): number {
+  const [before = '', last = ''] = words.slice(-2);
+  if (isCredential(last, before.endsWith(','))) return 1;
+  const spaced = [3, 2].find((length) => {
+    const pieces = words.slice(-length).map(letters);
+    const isShort = pieces.every((piece) => piece.length < 3);
+    return isShort && length < words.length && CREDENTIALS.has(pieces.join(''));
+  });
+  return spaced ?? 0;
+}
+
+/**
+ * Returns true if a word is a credential, such as `MD`, or one with a specialty behind it, such as
+ * `LCSW-R`. `BC` means "board certified", so every `…-BC` is a credential.
  * @param set true if a comma separates the word from the name
  */
 export function isCredential(word: string, set: boolean): boolean {
   const plain = letters(word);
-  if (!CREDENTIALS.has(plain)) return false;
-  return set || /\p{L}\./u.test(word) || !SURNAMES_TOO.has(plain);
+  if (CREDENTIALS.has(plain)) {
+    return set || /\p{L}\./u.test(word) || !SURNAMES_TOO.has(plain);
+  }
+  const [degree = '', ...specialties] = word.split(/[-/]/).map(letters);
+  if (specialties.length === 0) return false;
+  if (specialties.at(-1) === 'bc') return true;
+  const isShort = specialties.every((one) => one.length < 4 || CREDENTIALS.has(one));
+  return isShort && isCredential(degree, set);
 }
 
 /**
@@ -172,7 +204,8 @@ export function personName(text: string | null): string | null {
   if (text === null) return null;
   const bare = text.replace(ASIDE, ' ').replace(APOSTROPHES, "'");
   const words = stripTitles(bare)
-    .name.replace(/[^\p{L}\p{M}' -]+/gu, ' ')
+    .name.replace(/[?\uFFFD]+/gu, '')
+    .replace(/[^\p{L}\p{M}' -]+/gu, ' ')
     .replace(/\b([DLO])' +(?=\p{L})/giu, "$1'")
     .split(/\s+/)
     .map((word) => word.replace(/^['-]+|['-]+$/g, ''))
@@ -181,6 +214,43 @@ export function personName(text: string | null): string | null {
   const name = words.join(' ');
   if (!hasOneCase(name)) return name;
   return words.map(caseNameWord).join(' ');
+}
+
+/**
+ * Returns a person's middle name, or null. Some people enter a credential or a generation there,
+ * such as `MD` or `Jr`, which is no name.
+ */
+export function middleName(text: string | null): string | null {
+  if (text === null) return null;
+  // The `x` stands for the first name, because the last word of a name is never removed.
+  return personName(stripTitles(`x ${text}`).name.slice(1));
+}
+
+/** The letters that NPPES loses most often, without the marks that they had. */
+const LOST_LETTERS = [...'aceinou'];
+
+/**
+ * The most lost letters in a name that are restored. Each one multiplies the number of results by
+ * seven.
+ */
+const MAX_LOST = 2;
+
+/**
+ * Returns the spellings that a name may have had before NPPES lost letters with marks. `MU?OZ`
+ * gives `MUNOZ` and six others. A letter of two bytes is lost as `??`.
+ * @returns an empty list if no letter is lost
+ */
+export function restoreLetters(name: string): string[] {
+  const [start = '', ...pieces] = name.split(/(?<=\p{L})[?\uFFFD]+|[?\uFFFD]+(?=\p{L})/u);
+  if (pieces.length === 0 || pieces.length > MAX_LOST) return [];
+  const lost = isShouted(name)
+    ? LOST_LETTERS.map((one) => one.toUpperCase())
+    : LOST_LETTERS;
+  let ways = [start];
+  for (const piece of pieces) {
+    ways = ways.flatMap((way) => lost.map((letter) => way + letter + piece));
+  }
+  return ways;
 }
 
 /**
@@ -239,178 +309,4 @@ function hasLetter(text: string): boolean {
 
 function letters(text: string): string {
   return text.toLowerCase().replace(/[^\p{L}]/gu, '');
-}
-
-/**
- * One possible interpretation of a name: which of its words are given names, and which are the
- * surname. The words are folded.
- */
-export interface Reading {
-  readonly given: readonly string[];
-  readonly family: readonly string[];
-  readonly generation: number | null;
-}
-
-/**
- * The longest text that is read as a name. A longer text is not a name, and trying all its
- * interpretations would take too long.
- */
-const MAX_LENGTH = 200;
-
-/**
- * Returns all possible interpretations of a vendor's name for a person. For example, `Maria Garcia
- * Lopez` may have two given names or two surnames, and the last word of `Jane Kim Do` may be a
- * surname or a degree.
- * @returns an empty list if the text does not contain both a given name and a surname
- */
-export function readName(name: GivenName | null): Reading[] {
-  if (name === null) return [];
-  return everyReading(name).map(withSurname);
-}
-
-function everyReading(name: GivenName): Reading[] {
-  if (name.kind === 'full') {
-    if (name.full.length > MAX_LENGTH) return [];
-    return spellings(name.full).flatMap(readFull);
-  }
-  const { first, last } = name;
-  if (first.length + last.length > MAX_LENGTH) return [];
-  const lasts = spellings(last);
-  return spellings(first).flatMap((given) =>
-    lasts.flatMap((family) => readPair(given, family)),
-  );
-}
-
-/**
- * Repairs a reading whose surname is a placeholder such as `LNU`. The person has a single name, and
- * we treat that name as the surname. `Null` is a real surname.
- */
-function withSurname(reading: Reading): Reading {
-  const { given, family } = reading;
-  const isUnknown = isPlaceholder(family.join('')) && family[0] !== 'null';
-  if (!isUnknown) return reading;
-  return { ...reading, given: family, family: given };
-}
-
-/** Returns all spellings of a recorded name in the form of readings. */
-export function recordReadings({
-  first,
-  last,
-}: PersonName): Pick<Reading, 'given' | 'family'>[] {
-  const families = spellings(last).map(nameWords);
-  const givens = spellings(first).map(nameWords);
-  return givens.flatMap((given) => families.map((family) => ({ given, family })));
-}
-
-function readFull(full: string): Reading[] {
-  const [before = '', ...rest] = full.split(',');
-  const given = rest.find((part) => !isSetOff(part));
-  if (given === undefined) return readWords(stripTitles(full));
-  // The text before the comma is usually the surname. We also try it as a full name, because a
-  // specialty or a place may follow the comma. `Jr` or `MD` may follow the given name.
-  const behind = stripTitles(full.replace(given, ' ')).generation;
-  const pairs = readPair(given, before);
-  const complete = pairs.map((one) => ({ ...one, generation: one.generation ?? behind }));
-  return [...complete, ...readWords(stripTitles(before))];
-}
-
-function readPair(first: string, last: string): Reading[] {
-  const family = stripTitles(last);
-  const givenWords = nameWords(stripTitles(first).name);
-  const familyWords = nameWords(family.name);
-  if (givenWords.length === 0 || familyWords.length === 0) return [];
-  return [{ given: givenWords, family: familyWords, generation: family.generation }];
-}
-
-/**
- * Returns the readings of a name without a comma. Each word except the first may be the start of
- * the surname. If the last word may be a degree, readings without it are added.
- */
-function readWords({ name, generation }: Stripped): Reading[] {
-  const words = name.split(/\s+/);
-  const readings = splitAtEach(words, generation);
-  const hasDegree = words.length > 2 && isCredential(words.at(-1) ?? '', true);
-  if (hasDegree) readings.push(...splitAtEach(words.slice(0, -1), generation));
-  return readings;
-}
-
-function splitAtEach(words: readonly string[], generation: number | null): Reading[] {
-  const readings: Reading[] = [];
-  for (let count = 1; count < words.length; count += 1) {
-    const given = nameWords(words.slice(0, count).join(' '));
-    const family = nameWords(words.slice(count).join(' '));
-    if (given.length > 0 && family.length > 0)
-      readings.push({ given, family, generation });
-  }
-  return readings;
-}
-
-/**
- * Returns true if a text that follows a comma contains only credentials and generations, such as
- * `MD`, ` Jr.`, or ` PA-C MPH`.
- */
-function isSetOff(part: string): boolean {
-  const words = part.split(/\s+/).filter((word) => nameWords(word).length > 0);
-  return words.every(
-    (word) => isCredential(word, true) || stripTitles(`x ${word}`).generation !== null,
-  );
-}
-
-/**
- * When surnames are compared by their parts, a word shorter than this never counts as a shared
- * part.
- */
-const MIN_TELLING = 3;
-
-/**
- * Compares two surnames. The result is one of the following:
- * - `same`: they are equal.
- * - `spelled`: they are two spellings of one surname from another script.
- * - `part`: all words of the shorter surname occur in the longer one. People often use only some
- *   words of a long surname, and marriage adds or removes words. A surname that contains an initial
- *   is never a part, because the `A Smith` of `John A Smith` is not a surname of two words.
- * - `none`: they are different.
- * @param one folded words
- * @param other folded words
- */
-export function compareSurnames(one: readonly string[], other: readonly string[]) {
-  if (one.length === 0 || other.length === 0) return 'none';
-  const a = joinPrefixes(one);
-  const b = joinPrefixes(other);
-  if (a.join('') === b.join('')) return 'same';
-  const spelledA = a.map(commonSpelling);
-  const spelledB = b.map(commonSpelling);
-  if (spelledA.join('') === spelledB.join('')) return 'spelled';
-  if ([...a, ...b].some((word) => word.length === 1)) return 'none';
-  return sharesShorter(spelledA, spelledB) ? 'part' : 'none';
-}
-
-/**
- * Returns true if all words of the shorter surname occur in the other one. Particles are ignored.
- */
-function sharesShorter(one: readonly string[], other: readonly string[]): boolean {
-  const a = one.filter((word) => !isParticle(word));
-  const b = other.filter((word) => !isParticle(word));
-  const [few, many] = shorterFirst(a, b);
-  if (few.length === 0) return false;
-  return few.every((word) => word.length >= MIN_TELLING && many.includes(word));
-}
-
-/** Returns two lists with the shorter one first. */
-export function shorterFirst<T>(
-  a: readonly T[],
-  b: readonly T[],
-): [readonly T[], readonly T[]] {
-  if (a.length <= b.length) return [a, b];
-  return [b, a];
-}
-
-/**
- * Joins a prefix with the word after it, so that two ways to write a surname compare as equal. For
- * example, `O Brien` becomes `OBrien`, `Mc Donald` becomes `McDonald`, and `St. John` becomes
- * `StJohn`.
- */
-function joinPrefixes(words: readonly string[]): string[] {
-  const text = words.join(' ').replace(/(?<!\p{L})(o|ma?c|saint) (?=\p{L}{2})/gu, '$1');
-  return text.split(' ').map((word) => word.replace(/^saint(?=\p{L})/u, 'st'));
 }

@@ -8,7 +8,9 @@ import {
   capitalize,
   generationOf,
   hasOneCase,
+  middleName,
   personName,
+  restoreLetters,
   stripTitles,
 } from './names.ts';
 import { usState } from './us-states.ts';
@@ -64,13 +66,14 @@ function personOf(facts: ProviderFacts): Person | null {
   );
   const isOther =
     other !== null && (other.first !== name.first || other.last !== name.last);
+  const otherNames = isOther ? [other] : [];
   const practice = practiceOf(facts);
   const states = facts.otherStates.map((one) => usState(one, null));
   return {
     ...name,
-    middle: personName(facts.middleName),
-    generation: generationOf(facts.nameSuffix) ?? generationIn(facts.lastName),
-    otherNames: isOther ? [other] : [],
+    middle: middleName(facts.middleName),
+    generation: generationIn(facts),
+    otherNames: [...otherNames, ...restoredNames(facts)],
     practice,
     otherStates: states
       .filter((one) => one !== null)
@@ -78,10 +81,24 @@ function personOf(facts: ProviderFacts): Person | null {
   };
 }
 
-/** Returns the generation from the last name, because some people enter `Smith Jr` there. */
-function generationIn(lastName: string | null): number | null {
-  if (lastName === null) return null;
-  return stripTitles(lastName).generation;
+/** Returns the generation. Some people enter it behind the last or the middle name. */
+function generationIn({
+  nameSuffix,
+  lastName,
+  middleName,
+}: ProviderFacts): number | null {
+  const fields = [lastName, `x ${middleName}`].filter((text) => text !== null);
+  const generations = fields.map((text) => stripTitles(text).generation);
+  return generationOf(nameSuffix) ?? generations.find((one) => one !== null) ?? null;
+}
+
+/** Returns the names that a person may have if NPPES lost some of their letters (`MU?OZ`). */
+function restoredNames({ firstName, lastName }: ProviderFacts): PersonName[] {
+  const both = restoreLetters(`${firstName ?? ''}|${lastName ?? ''}`);
+  return both.flatMap((name) => {
+    const [first = '', last = ''] = name.split('|');
+    return nameOf(first, last) ?? [];
+  });
 }
 
 function practiceOf(facts: ProviderFacts): Person['practice'] {

@@ -16,12 +16,21 @@ export function providerKeys(
 const STREET_WORDS = new Map(Object.entries(words.streetWords));
 
 /**
- * Returns the last ten digits of a telephone number. Null if it has fewer, or if all digits are the
- * same.
+ * Matches the extension of a telephone number, as in `5551234567X12`, `555-123-4567 ext. 12`, and
+ * `555-123-4567 #12`.
+ */
+const EXTENSION = /(?<=[0-9][ .,;-]*)(?:x|e?xt|#).*/i;
+
+/**
+ * Returns the last ten digits of a telephone number without its extension. Null if it has fewer, or
+ * if all digits are the same.
  */
 function phoneKey(phone: string | null): string | null {
   if (phone === null) return null;
-  const digits = phone.replace(/[^0-9]/g, '').slice(-10);
+  const digits = phone
+    .replace(EXTENSION, '')
+    .replace(/[^0-9]/g, '')
+    .slice(-10);
   if (digits.length < 10 || /^([0-9])\1*$/.test(digits)) return null;
   return digits;
 }

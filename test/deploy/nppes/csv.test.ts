@@ -167,6 +167,18 @@ test('an address or phone has the same comparison key in every spelling', (t) =>
       line2: '',
       postalCode: '802011234',
     },
+    {
+      phone: '3035550101X12',
+      line1: '12 N MAIN ST STE 200',
+      line2: null,
+      postalCode: '80201',
+    },
+    {
+      phone: '(303) 555-0101 ext. 7',
+      line1: '12 N MAIN ST STE 200',
+      line2: null,
+      postalCode: '80201',
+    },
     { phone: '303.555.0101', line1: '12 n main st.', line2: '#200', postalCode: '80201' },
     {
       phone: '3035550101',
