@@ -65,7 +65,9 @@ async function isShown(
 /** Checks that a workflow stays open while its task fails, and that the doctor lists it. */
 async function isStuck(t: ExecutionContext, workflowId: string): Promise<void> {
   await eventually(async () => {
-    const checks = await checkWorkflows(stack.db, stack.client, stack.taskQueue);
+    // On a busy machine, Temporal's dev server may time out while it describes a Schedule.
+    const checking = checkWorkflows(stack.db, stack.client, stack.taskQueue);
+    const checks = await checking.catch(() => []);
     const failing = checks.find(({ code }) => code === 'workflow_task_failing');
     return failing?.examples.includes(workflowId) || null;
   });
