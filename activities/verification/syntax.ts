@@ -32,7 +32,8 @@ const RAW_DOMAIN = /^[\p{L}\p{M}\p{N}.\u3002-]+$/u;
  * Parses a practical subset of RFC 5321: no quoted local parts, no address literals, no comments,
  * no UTF-8 local parts. The local part becomes lowercase. Mail systems in use treat `Jo@` and `jo@`
  * as one mailbox, and one mailbox must not be stored twice. Removes the text that often surrounds a
- * copied address, as in `Jo Hart <jo@clinic.org>`, `mailto:jo@clinic.org`, and `jo@clinic.org,`.
+ * copied address, as in `Jo Hart <jo@clinic.org>`, `mailto:jo@clinic.org?subject=Hi`, and
+ * `jo@clinic.org,`.
  * @returns null if the text isn't such an address
  */
 export function parseAddress(text: string): Address | null {
@@ -53,7 +54,8 @@ function unwrap(text: string): string {
   const address = inBrackets?.[1] ?? text;
   return address
     .replace(/^[\s\p{Cf}"'(<]+/u, '')
-    .replace(/^mailto:/i, '')
+    .replace(/^mailto:\s*/i, '')
+    .replace(/\?.*$/, '')
     .replace(/[\s\p{Cf}.,;:!)>\]"']+$/u, '');
 }
 

@@ -41,6 +41,7 @@ for (const [text, email] of [
   ['jo@ｃｌｉｎｉｃ.com', 'jo@clinic.com'],
   ["mary-o'hara+npi@sub.clinic.co.uk", "mary-o'hara+npi@sub.clinic.co.uk"],
   ['mailto:Jo@clinic.com', 'jo@clinic.com'],
+  ['mailto: jo@clinic.com?subject=Appointment', 'jo@clinic.com'],
   ['Jo Hart <jo@clinic.com>', 'jo@clinic.com'],
   ['<jo@clinic.com>', 'jo@clinic.com'],
   ['jo@clinic.com,', 'jo@clinic.com'],
