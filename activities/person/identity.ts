@@ -1,5 +1,5 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { readList } from '../verification/domains.ts';
+import { GIVEN_NAMES } from '../verification/own-names.ts';
 import { nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import {
@@ -10,8 +10,6 @@ import {
   recordReadings,
   shorterFirst,
 } from './readings.ts';
-
-const GIVEN_NAMES = readList('given-names');
 
 /**
  * Checks that a source's response is about the person to whom NPPES assigned the NPI. This is the

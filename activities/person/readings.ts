@@ -1,4 +1,5 @@
 import type { GivenName, PersonName } from '../vendors/vendor.ts';
+import { isWithinEdits } from './edits.ts';
 import {
   ASIDE,
   isCredential,
@@ -213,29 +214,12 @@ export function isNearSurname(one: readonly string[], other: readonly string[]):
   const b = joinPrefixes(other).join('');
   const length = Math.min(a.length, b.length);
   if (length < MIN_NEAR || a[0] !== b[0]) return false;
-  return isWithin(a, b, length < MIN_LONG ? 1 : 2);
+  return isWithinEdits(a, b, length < MIN_LONG ? 1 : 2);
 }
 
 /** The fewest letters of a surname in which an error is accepted, and of one with two errors. */
 const MIN_NEAR = 5;
 const MIN_LONG = 9;
-
-/**
- * Returns true if at most `edits` changes turn one text into the other. A change adds, removes, or
- * replaces a letter, or swaps two neighbors.
- */
-function isWithin(one: string, other: string, edits: number): boolean {
-  if (one === other) return true;
-  if (edits === 0) return false;
-  let same = 0;
-  while (one[same] === other[same]) same += 1;
-  const a = one.slice(same);
-  const b = other.slice(same);
-  const rest = (skipA: number, skipB: number) =>
-    isWithin(a.slice(skipA), b.slice(skipB), edits - 1);
-  const isSwapped = a.length > 1 && a[0] === b[1] && a[1] === b[0];
-  return rest(1, 0) || rest(0, 1) || rest(1, 1) || (isSwapped && rest(2, 2));
-}
 
 /** Returns two lists with the shorter one first. */
 export function shorterFirst<T>(

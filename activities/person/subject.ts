@@ -87,12 +87,17 @@ function generationIn({
   lastName,
   middleName,
 }: ProviderFacts): number | null {
-  const fields = [lastName, `x ${middleName}`].filter((text) => text !== null);
-  const generations = fields.map((text) => stripTitles(text).generation);
-  return generationOf(nameSuffix) ?? generations.find((one) => one !== null) ?? null;
+  // The `x` stands for the first name, because the last word of a name is never removed.
+  const names = [lastName ?? '', `x ${middleName ?? ''}`];
+  const generations = names.map((name) => stripTitles(name).generation);
+  const known = [generationOf(nameSuffix), ...generations];
+  return known.find((one) => one !== null) ?? null;
 }
 
-/** Returns the names that a person may have if NPPES lost some of their letters (`MU?OZ`). */
+/**
+ * Returns the names that a person may have if NPPES lost some of their letters (`MU?OZ`). First and
+ * last name are restored as one text, because the number of results is limited for both together.
+ */
 function restoredNames({ firstName, lastName }: ProviderFacts): PersonName[] {
   const both = restoreLetters(`${firstName ?? ''}|${lastName ?? ''}`);
   return both.flatMap((name) => {

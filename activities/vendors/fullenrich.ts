@@ -63,8 +63,8 @@ const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal
  * Creates the adapter of FullEnrich's contact enrichment, version 2, which searches by name and
  * employer. The sources at docs.fullenrich.com, read in November 2026, are the OpenAPI document
  * (operations `postContactBulkEnrich` and `GetContactBulkEnrichByID`), "Rate Limit", "Credits &
- * Testing Tips", and "Email Verification Status". Each job contains one contact, so that each request can end
- * independently. A lookup usually needs two of the account's 60 calls a minute.
+ * Testing Tips", and "Email Verification Status". Each job contains one contact, so that each
+ * request can end independently. A lookup usually needs two of the account's 60 calls a minute.
  *
  * The statuses are unusual: a poll of a running job is a 400, and a 402 carries a whole result.
  * Repeating a job is free only if the first job has ended, which we can't know if its response was

@@ -51,10 +51,9 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
 /**
  * Creates the adapter of Hunter's Email Finder, version 2, which searches by name and employer
  * (hunter.io/api-documentation/v2, read in November 2026; its OpenAPI, operation `emailFinder`). It
- * allows 15 calls a second and 500 a minute. Its statuses are special:
+ * allows 15 calls a second and 500 a minute. An address costs one credit. Its statuses are special:
  * 202 asks us to repeat the request, 403 means that the rate limit is exceeded, 429 means that the
- * quota is used up, and 451 means that the person asked not to be processed. An address costs one
- * credit.
+ * quota is used up, and 451 means that the person asked not to be processed.
  */
 export function createHunter(options: VendorOptions): Vendor {
   const { baseUrl, apiKey, callMs = HUNTER.callMs } = options;

@@ -91,7 +91,8 @@ export interface Subject {
   readonly otherOrganizations: readonly Organization[];
   /**
    * Surnames of other providers with the same phone, address, or organization, folded as by
-   * `nameWords` and joined. An address that contains one of them may be theirs.
+   * `nameWords` and joined. An address that contains one of them may be theirs. `buildSubject` does
+   * not read them yet, so the list is empty in production.
    */
   readonly strangers: readonly string[];
 }

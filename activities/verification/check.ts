@@ -104,8 +104,7 @@ export function createCheck(options: CheckOptions) {
     const evidence: Evidence[] = [];
     const isDoubtful = owner === 'unclear' && isOwnerDoubtful(candidate, address, whose);
     const claim = claimOf(candidate, isDoubtful, candidate.claimedAt, freshnessMs);
-    const isEcho = owner === 'unclear' && candidate.repeatsInput;
-    const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2 && !isEcho;
+    const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
     const decide = (word: Word | null, at = candidate.claimedAt) =>
       decided({ email, emailType, evidence }, rule(known, claim, word, at));
@@ -177,20 +176,20 @@ const EMPLOYEE_NUMBER = /^[a-z]{0,3}[0-9]{4,}$/;
 
 /**
  * Returns true if nothing shows that an address belongs to the person. The caller has found that
- * the local part does not show it. At a work domain, such an address is often a department or a
- * colleague, so a second source must name it, or it must be an employee number. At free mail, a
- * vendor that knows the person by its own data is enough. It is also enough if NPPES does not have
- * the person, because the vendor's response then contained the NPI.
+ * the local part does not show it. A source must know the person by its own data. At a work domain,
+ * such an address is often a department or a colleague, so a second source must name it too, or it
+ * must be an employee number. This does not apply if NPPES does not have the person, because the
+ * source's response then contained the NPI.
  */
 function isOwnerDoubtful(
   { namedBy, repeatsInput }: NamedCandidate,
   { local, domain }: Address,
   { person }: Whose,
 ): boolean {
-  if (namedBy >= 2) return false;
-  const isKnownToVendor =
+  if (repeatsInput) return true;
+  const isOneSourceEnough =
     person === null || isOpenToAnyone(domain) || EMPLOYEE_NUMBER.test(local);
-  return repeatsInput || !isKnownToVendor;
+  return namedBy < 2 && !isOneSourceEnough;
 }
 
 function refuse(

@@ -1,4 +1,5 @@
 import { domainToUnicode } from 'node:url';
+import { isWithinEdits } from '../person/edits.ts';
 import { readList, registrableDomain } from './domains.ts';
 
 // Finds domains that look like another domain: a typo of a big mail provider's name, or letters of
@@ -63,20 +64,12 @@ function resemblesEmployer(domain: string, employerDomain: string): boolean {
  * letter.
  */
 function isNear(typed: string, meant: string, slips: number): boolean {
-  if (typed === meant) return true;
-  if (slips === 0 || Math.abs(typed.length - meant.length) > slips) return false;
-  let same = 0;
-  while (typed[same] === meant[same]) same += 1;
-  const [one = '', two = ''] = typed.slice(same);
-  const [first = '', second = ''] = meant.slice(same);
-  const rest = (typedTo: number, meantTo: number) =>
-    isNear(typed.slice(same + typedTo), meant.slice(same + meantTo), slips - 1);
-  // An extra letter, or a missing one.
-  if (rest(1, 0) || rest(0, 1)) return true;
-  const isReplaced = isWrongKey(one, first) || one === typed[same - 1];
-  if (isReplaced && rest(1, 1)) return true;
-  const isSwapped = one === second && two === first;
-  return isSwapped && rest(2, 2);
+  return isWithinEdits(
+    typed,
+    meant,
+    slips,
+    (one, first, before) => isWrongKey(one, first) || one === before,
+  );
 }
 
 // The rows of a keyboard, and how far right each row starts, in key widths.

@@ -231,7 +231,7 @@ function namesAtEnd(name: string): string[] {
 
 /**
  * Returns true for a part of a name with an ending of affection: `raghu` of Raghavendra, `sunny`
- * of Sunhee, `slava` of Vyacheslav. A listed name, such as Carla, is a name of its own.
+ * of Sunhee, `slava` of Vyacheslav. A listed name, such as Carla, is a different name.
  */
 function isDiminutive(text: string, name: string): boolean {
   if (GIVEN_NAMES.has(text)) return false;

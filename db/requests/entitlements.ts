@@ -108,11 +108,9 @@ export function isUsable(
       and not is_inactive(stored_emails.npi)`;
 }
 
-/** A completed request, as much of it as an entitlement needs. */
-export type ChargedRequest = Pick<
-  typeof requests.$inferInsert,
-  'id' | 'npi' | 'emailType' | 'settledAt'
->;
+/** The fields of a completed request that an entitlement needs. */
+const CHARGED_FIELDS = ['id', 'npi', 'emailType', 'settledAt'] as const;
+type ChargedRequest = Pick<typeof requests.$inferInsert, (typeof CHARGED_FIELDS)[number]>;
 
 /**
  * Claims the right to charge for completed requests that are not replays. It is one conditional
@@ -129,16 +127,11 @@ export async function claimEntitlements(
   charged: readonly ChargedRequest[],
   replayMs: number,
 ): Promise<void> {
-  const rows = charged.map(({ id, npi, emailType, settledAt }) => ({
-    id,
-    npi,
-    emailType,
-    settledAt,
-  }));
+  const rows = JSON.stringify(charged, [...CHARGED_FIELDS]);
   const claimed = await run(tx)`
     insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
     select ${organizationId}, npi, "emailType", id, "settledAt"
-      from json_to_recordset(${JSON.stringify(rows)}::json)
+      from json_to_recordset(${rows}::json)
              r (id text, npi text, "emailType" text, "settledAt" timestamptz)
         on conflict (organization_id, npi, email_type) do update
        set request_id = excluded.request_id, charged_at = excluded.charged_at

@@ -25,7 +25,7 @@ const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 const UNIVERSITY = /\.(?:edu|ac)(?:\.[a-z]{2})?$/;
 /** Matches names of services that say that their mailboxes are thrown away. */
 const SAYS_DISPOSABLE =
-  /10-?min|temp-?mail|tempe?mail|trash-?mail|throwaway|yopmail|mailinator|disposable|guerrilla/;
+  /10-?min|temp[e-]?mail|trash-?mail|throwaway|yopmail|mailinator|disposable|guerrilla/;
 
 /**
  * Returns the content of the lists in `activities/verification/lists/` that come from packages, by

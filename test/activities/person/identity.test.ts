@@ -484,7 +484,7 @@ test("two similar names still differ if the vendor's name and ours are exchanged
   }
 });
 
-test("a vendor's result with the requested NPI and last name may have any first name", (t) => {
+test("with the requested NPI, a vendor's name needs only our surname or a given name", (t) => {
   const said = (name: string, record: string) => {
     const [pair] = pairsOf(`${name} ~ ${record}`);
     return pair !== undefined && isSame(pair.said, pair.record, { npi: NPI });

@@ -1,5 +1,8 @@
 import test from 'ava';
-import { organizationName, resembles } from '../../../activities/person/employer.ts';
+import {
+  organizationName,
+  resembles,
+} from '../../../activities/person/organization-name.ts';
 import { organizationKey } from '../../../db/providers/keys.ts';
 
 const NAMES: readonly (readonly [written: string, read: string])[] = [

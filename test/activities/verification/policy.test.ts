@@ -1,5 +1,7 @@
 import test from 'ava';
+import type { Person } from '../../../activities/vendors/vendor.ts';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
+import { NOBODY_KNOWN } from '../../../activities/verification/local-part.ts';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import {
   type Case,
@@ -18,6 +20,16 @@ import {
   NOW,
   verifierOf,
 } from '../../support/checks.ts';
+
+const JOHN_SMITH: Person = {
+  first: 'John',
+  middle: null,
+  last: 'Smith',
+  generation: null,
+  otherNames: [],
+  practice: { line1: null, city: null, state: null, zip: null },
+  otherStates: [],
+};
 
 const CASES: readonly Case[] = POLICIES.flatMap((policy) =>
   FINDER_WORDS.flatMap((finder) =>
@@ -353,21 +365,68 @@ for (const [about, rest, step, verdict] of [
     'unknown unclear_owner',
   ],
   [
-    'is valid if two sources name it and the mailbox exists',
+    'is not valid if two vendors repeat our input, even if the mailbox exists',
     { repeatsInput: true, namedBy: 2 },
     { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
-    'valid mailbox_ok',
+    'unknown unclear_owner',
   ],
   [
-    'is not valid at a catch-all domain, even if two sources name it',
+    'is not valid at a catch-all domain if two vendors repeat our input',
     { repeatsInput: true, verdict: 'catch_all', namedBy: 2 },
     { kind: 'answer', verdict: 'catch_all', reason: null },
-    'catch_all null',
+    'unknown unclear_owner',
   ],
 ] as const) {
   test(`an address whose local part does not show its owner ${about}`, async (t) => {
     const verifiers = step === null ? [] : [verifierOf('one', step)];
     t.is(await verdictOf(rest, { verifiers, catchAll: 'two-sources' }), verdict);
+  });
+}
+
+for (const [title, email, rest, verdict] of [
+  [
+    'an unclear work address from one source is not valid',
+    'mtz4@clinic.com',
+    {},
+    'unknown unclear_owner',
+  ],
+  [
+    'an unclear work address from two sources is valid',
+    'mtz4@clinic.com',
+    { namedBy: 2 },
+    'valid mailbox_ok',
+  ],
+  [
+    'an employee number from one source is valid',
+    'k204417@clinic.com',
+    {},
+    'valid mailbox_ok',
+  ],
+  [
+    'an employee number from a vendor that repeats our input is not valid',
+    'k204417@clinic.com',
+    { repeatsInput: true },
+    'unknown unclear_owner',
+  ],
+  [
+    'a handle at free mail from one source is valid',
+    'sunnyday77@gmail.com',
+    {},
+    'valid mailbox_ok',
+  ],
+  [
+    'a handle at free mail from a vendor that repeats our input is not valid',
+    'sunnyday77@gmail.com',
+    { repeatsInput: true },
+    'unknown unclear_owner',
+  ],
+] as const) {
+  test(title, async (t) => {
+    const verifiers = [
+      verifierOf('one', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' }),
+    ];
+    const whose = { ...NOBODY_KNOWN, person: JOHN_SMITH };
+    t.is(inWords(await checkOf({ verifiers })(candidate(email, rest), whose)), verdict);
   });
 }
 

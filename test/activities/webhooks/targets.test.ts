@@ -356,7 +356,7 @@ test('the reconciler finds a lost webhook while others wait for a slot', async (
   await life.time.advance(2 * MINUTE);
   const later = await taken();
   for (const id of waiting.putOff)
-    t.true(later.includes(id), 'after its turn it is looked after as any other');
+    t.true(later.includes(id), 'after its turn it is checked like the others');
   reply.resolve(answered(200));
   await waiting.looks;
 });
