@@ -71,7 +71,7 @@ export interface Vocabulary {
   readonly strangers: ReadonlySet<string>;
 }
 
-const ROLES = readList('roles');
+const ROLES = readList('roles', 'roles-more');
 const TITLES = readList('titles');
 const COURTESIES: ReadonlySet<string> = new Set(['mr', 'mrs', 'miss', 'sr', 'sra']);
 

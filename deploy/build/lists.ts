@@ -2,21 +2,56 @@ import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { domainToASCII } from 'node:url';
 import { disposableEmailBlocklistSet } from 'disposable-email-domains-js';
-import disposablePackage from 'disposable-email-domains-js/package.json' with {
-  type: 'json',
-};
 import providers from 'email-providers/all.json' with { type: 'json' };
-import providersPackage from 'email-providers/package.json' with { type: 'json' };
 import mailChecker from 'mailchecker';
-import mailCheckerPackage from 'mailchecker/package.json' with { type: 'json' };
 import { holdsDomain, readList } from '../../activities/verification/domains.ts';
 import { isLookalike } from '../../activities/verification/lookalikes.ts';
+import { buildRoles } from './roles.ts';
 
-// `npm run lists` generates the domain lists that come from npm packages. Run it after an update of
-// these packages, and review the changes, because the lists decide which addresses we return as a
-// person's own. A second file, whose name ends with `-more`, has additional domains that the
-// package lacks. The `-more` files and all other lists are edited by hand, and each names its
-// sources.
+// `npm run lists` generates the lists that come from npm packages. Run it after an update of these
+// packages, and review the changes, because the lists decide which addresses we return as a
+// person's own. Two more files add and drop entries: the names of the first end with `-more`, those of
+// the second with `-not`. They and all other lists are edited by hand, and each names its sources.
+
+interface Source {
+  readonly name: string;
+  readonly version: string;
+  /** The day on which we reviewed this version. Most packages don't say when they were published. */
+  readonly reviewed: string;
+  /** The file with the license, if every copy must contain its text. CC0 requires nothing. */
+  readonly licenseFile: string | null;
+}
+
+const PROVIDERS: Source = {
+  name: 'email-providers',
+  version: '2.26.0',
+  reviewed: '2026-11-28',
+  licenseFile: 'license.md',
+};
+const BLOCKLIST: Source = {
+  name: 'disposable-email-domains-js',
+  version: '1.26.0',
+  reviewed: '2026-11-28',
+  licenseFile: null,
+};
+const MAIL_CHECKER: Source = {
+  name: 'mailchecker',
+  version: '6.0.21',
+  reviewed: '2026-11-28',
+  licenseFile: 'LICENSE',
+};
+const ROLE_BASED: Source = {
+  name: 'role-based-email-addresses',
+  version: '3.1.0',
+  reviewed: '2026-11-28',
+  licenseFile: 'LICENSE',
+};
+const RESERVED: Source = {
+  name: 'reserved-email-addresses-list',
+  version: '2.0.16',
+  reviewed: '2026-11-28',
+  licenseFile: 'LICENSE',
+};
 
 // Domains that the package `email-providers` lists, although they give people no mailboxes. For
 // example, physicians register at medscape.com with their work addresses.
@@ -30,43 +65,51 @@ const SAYS_DISPOSABLE =
 /**
  * Returns the content of the lists in `activities/verification/lists/` that come from packages, by
  * file name.
+ * @throws if an installed package is not the version that we reviewed
  */
 export function buildLists(): Readonly<Record<string, string>> {
-  // If the packages contradict each other, the domain counts as disposable, unless one of our own
-  // lists names it. Mailboxes at `dr.com` and similar domains of mail.com are real ones.
+  const disposable = disposableDomains();
+  return {
+    'disposable.txt': file(
+      'Domains of throwaway mailboxes, their subdomains included.',
+      [BLOCKLIST, MAIL_CHECKER],
+      disposable,
+    ),
+    'personal.txt': file(
+      'Domains of mailboxes that people have for themselves, their subdomains included.',
+      [PROVIDERS],
+      personalDomains(disposable),
+    ),
+    'roles.txt': file(
+      'Words that name a function, a department, a mail system, or several people.',
+      [ROLE_BASED, RESERVED],
+      buildRoles(),
+    ),
+  };
+}
+
+/**
+ * If the packages contradict each other, the domain counts as disposable, unless one of our own
+ * lists names it. Mailboxes at `dr.com` and similar domains of mail.com are real ones.
+ */
+function disposableDomains(): readonly string[] {
   const keptByHand = readList('personal-more', 'relays');
   // `mailchecker` also lists practices, such as `coastalorthopaedics.com`. So it only decides about
   // domains that `email-providers` lists.
   const throwaway = mailChecker.blacklist();
   const misplaced = providers.filter((domain) => throwaway.has(domain));
   const listed = normalized([...disposableEmailBlocklistSet(), ...misplaced]);
-  const disposable = listed.filter((domain) => !holdsDomain(keptByHand, domain));
+  return listed.filter((domain) => !holdsDomain(keptByHand, domain));
+}
+
+function personalDomains(disposable: readonly string[]): readonly string[] {
+  const keptByHand = readList('personal-more', 'relays');
   const allDisposable = new Set([...disposable, ...readList('disposable-more')]);
-  const personal = normalized(providers).filter((domain) => {
+  return normalized(providers).filter((domain) => {
     if (NOT_PERSONAL.has(domain) || UNIVERSITY.test(domain)) return false;
     if (SAYS_DISPOSABLE.test(domain) || keptByHand.has(domain)) return false;
     return !holdsDomain(allDisposable, domain) && !isLookalike(domain, null);
   });
-  // The licenses ISC and MIT require their text in every copy. The license CC0 requires nothing.
-  return {
-    'disposable.txt': file(
-      'Domains of throwaway mailboxes',
-      [disposablePackage, mailCheckerPackage],
-      licenseText('mailchecker', 'LICENSE'),
-      disposable,
-    ),
-    'personal.txt': file(
-      'Domains of mailboxes that people have for themselves',
-      [providersPackage],
-      licenseText('email-providers', 'license.md'),
-      personal,
-    ),
-  };
-}
-
-function licenseText(packageName: string, fileName: string): string {
-  const url = new URL(fileName, import.meta.resolve(`${packageName}/package.json`));
-  return readFileSync(url, 'utf8');
 }
 
 /**
@@ -82,20 +125,36 @@ function normalized(entries: readonly string[]): string[] {
 
 function file(
   about: string,
-  packages: readonly Readonly<Record<'name' | 'version' | 'license', string>>[],
-  licenseText: string,
-  domains: readonly string[],
+  sources: readonly Source[],
+  entries: readonly string[],
 ): string {
-  const sources = packages.map(
-    ({ name, version, license }) => `${name} ${version} (${license})`,
-  );
   const header = [
-    `${about}, their subdomains included.`,
-    `From ${sources.join(' and ')}, written by deploy/build/lists.ts: npm run lists`,
-    ...licenseText.split('\n').filter((line) => line.trim() !== ''),
+    about,
+    'Written by deploy/build/lists.ts: npm run lists',
+    ...sources.flatMap(describe),
   ];
   const comments = header.map((line) => `# ${line}`);
-  return [...comments, ...domains, ''].join('\n');
+  return [...comments, ...entries, ''].join('\n');
+}
+
+/** Returns the lines about a source: its name, version, license, and date, and the license's text. */
+function describe({ name, version, reviewed, licenseFile }: Source): string[] {
+  const installed = JSON.parse(readPackageFile(name, 'package.json'));
+  if (installed.version !== version) {
+    throw new Error(
+      `${name} ${installed.version} is installed, but deploy/build/lists.ts names ${version}. ` +
+        'Review what changed, then write the new version and today into its table of sources.',
+    );
+  }
+  const line = `From ${name} ${version} (${installed.license}), reviewed on ${reviewed}`;
+  if (licenseFile === null) return [line];
+  const license = readPackageFile(name, licenseFile).split('\n');
+  return [line, ...license.filter((text) => text.trim() !== '')];
+}
+
+function readPackageFile(name: string, fileName: string): string {
+  const url = new URL(`../../node_modules/${name}/${fileName}`, import.meta.url);
+  return readFileSync(url, 'utf8');
 }
 
 if (import.meta.main) {

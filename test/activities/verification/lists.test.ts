@@ -7,12 +7,14 @@ import {
   readList,
 } from '../../../activities/verification/domains.ts';
 import { classify } from '../../../activities/verification/email-type.ts';
-import { NOBODY_KNOWN } from '../../../activities/verification/local-part.ts';
+import { NOBODY_KNOWN, ownerOf } from '../../../activities/verification/local-part.ts';
 import { isLookalike } from '../../../activities/verification/lookalikes.ts';
 import { parseAddress } from '../../../activities/verification/syntax.ts';
 import { buildLists } from '../../../deploy/build/lists.ts';
+import { SUBJECT } from '../../support/vendors.ts';
 
 const built = buildLists();
+const WHOSE = { ...SUBJECT, strangers: [] };
 const FOLDER = new URL('../../../activities/verification/lists/', import.meta.url);
 
 test('the generated lists of domains are up to date with the installed packages', async (t) => {
@@ -25,15 +27,16 @@ test('the generated lists of domains are up to date with the installed packages'
   }
 });
 
-test('generated lists of domains name their package, its version, and its license', async (t) => {
-  t.regex(
-    await readFile(new URL('disposable.txt', FOLDER), 'utf8'),
-    /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\) and \S+ [0-9.]+ \(MIT\)[^\n]*\n# Copyright/,
-  );
-  t.regex(
-    await readFile(new URL('personal.txt', FOLDER), 'utf8'),
-    /^#.*\n# From \S+ [0-9.]+ \(ISC\)[^\n]*\n# Copyright/,
-  );
+test('generated lists name their packages with version, license, and date of review', (t) => {
+  const source = /^# From (\S+) [0-9.]+ \((\S+)\), reviewed on \d{4}-\d\d-\d\d$/gm;
+  for (const [name, text] of Object.entries(built)) {
+    const sources = [...text.matchAll(source)];
+    t.true(sources.length > 0, name);
+    for (const [line, , license] of sources) {
+      if (license !== 'CC0-1.0')
+        t.regex(text.split(line)[1] ?? '', /^\n(?:#.*\n)*?# Copyright/, line);
+    }
+  }
 });
 
 test('every list that is written by hand says where its entries come from', async (t) => {
@@ -83,14 +86,33 @@ test('the list of confusables has pairs of a lookalike character and its Latin l
   for (const pair of readList('confusables')) t.regex(pair, /^[^a-z][a-z]$/u);
 });
 
-test('lists of domains written by hand do not repeat domains of the generated lists', (t) => {
-  for (const name of ['disposable', 'personal']) {
+test('lists written by hand do not repeat entries of the generated lists', (t) => {
+  for (const name of ['disposable', 'personal', 'roles']) {
     const listed = readList(name);
     t.deepEqual(
       [...readList(`${name}-more`)].filter((domain) => holdsDomain(listed, domain)),
       [],
     );
   }
+});
+
+for (const name of words(`
+  info marketing sales support abuse noc security postmaster hostmaster usenet news webmaster www uucp ftp
+  diabetes-request owner-diabetes mailer-daemon mailerdaemon mailer daemon bounce bounces bounces+jo root nobody
+  noreply no-reply do-not-reply devnull majordomo mailman listserv undisclosed-recipients dmarc tls-rpt training mammo
+  scripts fellows chaplain`)) {
+  test(`a mailbox called ${name} is shared`, (t) => {
+    t.is(ownerOf({ local: name, domain: 'hartleydental.com' }, WHOSE), 'shared');
+    t.is(ownerOf({ local: name, domain: 'gmail.com' }, NOBODY_KNOWN), 'shared');
+  });
+}
+
+test('names of people count as roles only if we wrote them into our own list', (t) => {
+  const roles = readList('roles');
+  for (const name of readList('given-names', 'surnames')) {
+    if (roles.has(name)) t.fail(name);
+  }
+  t.pass();
 });
 
 test('no domain is in both the disposable and the personal lists', (t) => {
