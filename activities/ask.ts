@@ -17,6 +17,7 @@ import { type Clock, withHeartbeat } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
 import type { Subjects } from './lookup.ts';
 import { mismatchOf } from './person/identity.ts';
+import { profileOf } from './person/profile.ts';
 import { answerForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import { waitForSlot } from './slots.ts';
@@ -185,7 +186,10 @@ async function call(
   if (end !== null) return end;
   if (step.kind === 'retry') return wait(conversation, step.why, step.afterMs);
   if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-  const found = { requestId, npi, lookupId, requestedType, subject };
+  let known = subject;
+  if (profileIn(step, subject) !== null)
+    known = await deps.subjects.reload(lookupId, npi, requestedType);
+  const found = { requestId, npi, lookupId, requestedType, subject: known };
   return await verify(deps, { ...found, patience: 'first' }, signal);
 }
 
@@ -238,15 +242,17 @@ type Answered = Exclude<Step, { kind: 'pending' }>;
 async function record(
   { db, log, rules }: AskDeps,
   { vendor, mayStore }: VendorSource,
-  { npi, person }: Subject,
+  subject: Subject,
   key: AttemptKey,
   step: Answered,
 ): Promise<VendorAnswer | null> {
+  const { npi, person } = subject;
   let mismatch: string | null = null;
   let named: NamedCandidates | null = null;
   if (step.kind === 'found') {
     mismatch = mismatchOf(step.identity, npi, person);
-    named = { ...namedIn(step), npi, mismatch, mayStore };
+    const profile = profileIn(step, subject);
+    named = { ...namedIn(step), npi, mismatch, mayStore, profile };
   }
   // The request may have reached the vendor, but we got no response. If the vendor charges for
   // repeated requests, we assume that it charged for this one.
@@ -278,6 +284,15 @@ function namedIn({ repeatsInput, candidates }: Extract<Step, { kind: 'found' }>)
     return email === undefined ? candidate : { ...candidate, email };
   });
   return { repeatsInput, candidates: parsed };
+}
+
+/**
+ * Returns what the vendor's own profile of the person adds to our record. Null if it adds nothing,
+ * or only repeats what we sent.
+ */
+function profileIn(step: Extract<Step, { kind: 'found' }>, { person }: Subject) {
+  if (step.repeatsInput) return null;
+  return profileOf(step.identity, person);
 }
 
 /** Returns the reason to record for a step, or null if the step has an email. */

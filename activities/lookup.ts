@@ -18,7 +18,12 @@ import { type Clock, withHeartbeat } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
 import { hasNpiCheckDigit } from './person/npi.ts';
 import { REGISTRY_LIMITS } from './person/registry.ts';
-import { buildSubject, endpointCandidates } from './person/subject.ts';
+import {
+  addPatterns,
+  buildSubject,
+  endpointCandidates,
+  readSubject,
+} from './person/subject.ts';
 import { planForSandbox } from './sandbox.ts';
 import { type RequestIds, type SettleDeps, settleAndSignal } from './settle.ts';
 import { waitForSlot } from './slots.ts';
@@ -126,7 +131,7 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   // We check the provider again here, because the registry's response may show that it is inactive.
   // Suppressions are checked once more before each vendor call.
   if (facts?.refusal) return await end(deps, request, facts.refusal);
-  const about = buildSubject(npi, facts, 'any');
+  const about = await addPatterns(db, buildSubject(npi, facts, 'any'));
   const hashes = new Map([[requestId, hashOf(deps, about)]]);
   const lookups = await joinLookups(db, [requestId], hashes, rules.missMs);
   const lookup = lookups.get(requestId);
@@ -299,8 +304,15 @@ export function createSubjects(db: Database) {
     const [oldest] = kept.keys();
     if (kept.size > MAX_SUBJECTS && oldest !== undefined) kept.delete(oldest);
   };
+  const reload = async (lookupId: string, npi: string, requestedType: RequestedType) => {
+    const subject = await readSubject(db, npi, requestedType);
+    keep(lookupId, subject);
+    return subject;
+  };
   return {
     keep,
+    /** Reads a subject again, because a vendor's profile has added to what we know. */
+    reload,
     async of(
       lookupId: string,
       npi: string,
@@ -308,9 +320,7 @@ export function createSubjects(db: Database) {
     ): Promise<Subject> {
       const known = kept.get(lookupId);
       if (known) return known;
-      const subject = buildSubject(npi, await readProvider(db, npi), requestedType);
-      keep(lookupId, subject);
-      return subject;
+      return await reload(lookupId, npi, requestedType);
     },
   };
 }

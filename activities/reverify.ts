@@ -1,10 +1,9 @@
 import { Context } from '@temporalio/activity';
 import { listFading, recordCheck } from '../db/lookups/checks.ts';
-import { readProvider } from '../db/providers/subject.ts';
 import { SERVICE } from '../db/words.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { buildSubject } from './person/subject.ts';
+import { readSubject } from './person/subject.ts';
 
 /** An address is checked again this long before its verdict becomes too old to use. */
 const LEAD_MS = 5 * 86_400_000;
@@ -56,7 +55,7 @@ async function recheck(
   // verifier.
   const unseen = { verdict: 'unknown', validatedAt: null, repeatsInput: false } as const;
   const candidate = { ...fading, ...unseen, lastVerdict: null, undecided: {} };
-  const subject = buildSubject(npi, await readProvider(db, npi), 'any');
+  const subject = await readSubject(db, npi, 'any');
   const checked = await check(candidate, subject, signal, null);
   if (checked.kind === 'decided' && checked.verdict !== 'unknown') {
     await recordCheck(db, id, checked.evidence, checked);

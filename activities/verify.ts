@@ -14,6 +14,7 @@ import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
+import { employerDomainsOf } from './person/subject.ts';
 import { answerForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import type { Subject } from './vendors/vendor.ts';
@@ -89,9 +90,8 @@ interface Progress {
 }
 
 /**
- * Checks the unchecked addresses of a lookup that have the requested type, most promising first.
- * Once one address satisfies the request, only addresses that their vendor calls valid are still
- * checked. If a name server or a verifier has a short outage, throws a retryable failure, so that
+ * Checks the unchecked addresses of a lookup that have the requested type, best first, until one
+ * satisfies the request. If a name server or a verifier has a short outage, throws a retryable failure, so that
  * the outage does not count against an address.
  */
 export async function verify(
@@ -115,6 +115,7 @@ export async function verify(
       requestId,
       npi,
       lookupId,
+      employerDomains: employerDomainsOf(subject),
       except: progress.claimed,
       greylisted: lookup.patience !== 'first',
       claimMs: CLAIM_MS,
@@ -124,7 +125,7 @@ export async function verify(
     progress.claimed.push(email);
     const isRequested = isOfType(requestedType, candidate, subject);
     if (!isRequested) progress.unwanted.push(email);
-    if (!isRequested || (progress.satisfied && candidate.verdict !== 'valid')) {
+    if (!isRequested) {
       await releaseUnchecked(db, { npi, email, requestId }, null);
       continue;
     }
@@ -133,7 +134,7 @@ export async function verify(
       await releaseUnchecked(db, { npi, email, requestId }, null);
       throw error;
     });
-    if (progress.satisfied && !candidate.hasRival) return { kind: 'found', reason: null };
+    if (progress.satisfied) return { kind: 'found', reason: null };
   }
 }
 

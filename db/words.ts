@@ -114,3 +114,8 @@ export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
 /** The `source` of evidence that comes from this service itself. */
 export const SERVICE = 'service';
+
+/**
+ * The source of addresses that the service writes itself, in the form of an employer's addresses.
+ */
+export const PATTERN_SOURCE = 'pattern';

@@ -5,7 +5,7 @@ import type {
   Neighbor,
   ProviderFacts,
 } from '../../db/providers/subject.ts';
-import type { Organization } from '../vendors/vendor.ts';
+import type { Organization, Subject } from '../vendors/vendor.ts';
 import { holdsDomain, readLines, registrableDomain } from '../verification/domains.ts';
 import { isOpenToAnyone } from '../verification/email-type.ts';
 import { classifyEndpoint, isDirect } from '../verification/looks.ts';
@@ -28,12 +28,17 @@ interface Trust {
 const TRUST = {
   // The operator has entered a domain for this person.
   operator: { confidence: 0.97, witness: 'operator' },
+  // The current employer in a vendor's own profile of the person.
+  vendor_profile: { confidence: 0.8, witness: 'vendor_profile' },
   // An endpoint of the provider that contains their surname. It is an ordinary email address or a
   // Direct address (secure health email).
   own_mailbox: { confidence: 0.85, witness: 'mailbox' },
   // The group for which the provider bills Medicare. Another organization at the group's address is
   // usually the same employer under another name.
   clinician_group: { confidence: 0.75, witness: 'practices' },
+  // The domain of verified addresses in our directory that at least two other clinicians with the
+  // provider's phone number, suite, or group have.
+  colleagues: { confidence: 0.85, witness: 'colleagues' },
   // An organization with the provider's phone number. A phone number usually belongs to one
   // practice. Exceptions are answering services and shared switchboards.
   same_phone: { confidence: 0.7, witness: 'primary practice location' },
@@ -41,6 +46,9 @@ const TRUST = {
   // health system and not the practice.
   affiliation: { confidence: 0.6, witness: 'affiliation' },
   same_suite: { confidence: 0.55, witness: 'primary practice location' },
+  // The same as `colleagues`, but only one colleague has an address, or they only share an address
+  // without a suite number.
+  colleague: { confidence: 0.45, witness: 'colleagues' },
   // The domain of an endpoint that does not contain the surname. Some offices enter an endpoint of
   // the company that does their paperwork.
   endpoint_domain: { confidence: 0.5, witness: 'endpoint' },
@@ -71,6 +79,12 @@ const MIN_SURNAME = { local: 3, domain: 5 };
 const MAX_EMPLOYERS = 3;
 /** Organizations with a lower confidence are not returned. */
 const MIN_CONFIDENCE = 0.1;
+/**
+ * The least confidence of an employer that is clear, and its least lead over every other employer.
+ * Of 372 invented clinicians with colleagues in the directory, the clear employer's domain was
+ * right for 69 % and wrong for 2 %. Without these limits it was wrong for 8 %.
+ */
+const CLEAR = { confidence: 0.85, lead: 0.3 };
 
 interface Evidence {
   readonly source: Source;
@@ -105,6 +119,20 @@ export function deriveEmployers(facts: ProviderFacts): Organization[] {
     .slice(0, MAX_EMPLOYERS);
 }
 
+/**
+ * Returns the likeliest employer if it is clear, otherwise null. The employer is not clear if the
+ * evidence is weak, or if there is some evidence for another employer.
+ */
+export function clearEmployer({
+  organization,
+  otherOrganizations,
+}: Pick<Subject, 'organization' | 'otherOrganizations'>): Organization | null {
+  if (organization === null || organization.confidence < CLEAR.confidence) return null;
+  const [next = null] = otherOrganizations;
+  const lead = organization.confidence - (next === null ? 0 : next.confidence);
+  return lead < CLEAR.lead ? null : organization;
+}
+
 function isLikely({ name, domain, confidence }: Organization): boolean {
   return (name !== null || domain !== null) && confidence >= MIN_CONFIDENCE;
 }
@@ -115,7 +143,9 @@ function evidenceIn(facts: ProviderFacts): Evidence[] {
   const derived = [
     ...facts.places.flatMap((place) => ofPlace(place, surname)),
     ...facts.practices.flatMap((practice) => ofPractice(practice, facts)),
+    ...ofColleagues(facts),
     ...facts.endpoints.map((endpoint) => ofEndpoint(endpoint, surname)),
+    ...facts.profiles.map(ofProfile),
   ];
   const telling = derived.filter(
     ({ names, domains }) => names.length + domains.length > 0,
@@ -161,7 +191,11 @@ function ofPlace({ at, key, neighbors }: Place, surname: readonly string[]): Evi
 function sourceAt(at: Place['at'], key: string): Source {
   if (at === 'phone') return 'same_phone';
   if (at !== 'address') return at;
-  return / (?:STE|FL|RM|APT) /.test(key) ? 'same_suite' : 'same_address';
+  return isSuite(key) ? 'same_suite' : 'same_address';
+}
+
+function isSuite(addressKey: string): boolean {
+  return / (?:STE|FL|RM|APT) /.test(addressKey);
 }
 
 /**
@@ -215,6 +249,28 @@ function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence
   return [group, { ...group, source: 'same_address', question: 'group here' }];
 }
 
+/**
+ * Returns the evidence in the addresses of the provider's colleagues: for each phone number,
+ * address, and group, the domain that most of them have. If the domain belongs to the only
+ * organization at the place, or to the group, it is evidence for that organization.
+ */
+function ofColleagues({ colleagues, places, practices }: ProviderFacts): Evidence[] {
+  const groups = Map.groupBy(colleagues, ({ key }) => key);
+  return [...groups].flatMap(([key, here]) => {
+    const domains = employerDomains(here.flatMap(({ domain }) => domain ?? []));
+    const [most] = byFrequency(domains);
+    if (most === undefined || most.times <= domains.length / 2) return [];
+    const place = places.find((one) => one.key === key);
+    const isOffice = place?.at !== 'address' || isSuite(key);
+    const source = isOffice && most.times > 1 ? 'colleagues' : 'colleague';
+    const practice = practices.find(({ pacId }) => pacId === key);
+    const neighbors = place?.neighbors ?? [];
+    const names = neighbors.length === 1 ? neighbors.map(({ name }) => name) : [];
+    if (practice !== undefined) names.push(practice.name);
+    return [{ ...evidenceOf(source, names, [most.value]), question: `at ${key}` }];
+  });
+}
+
 function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidence {
   const { affiliationName } = endpoint;
   const [domain] = domainsOf([endpoint]);
@@ -227,6 +283,11 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
   if (isInLocal || isInDomain)
     return evidenceOf('own_mailbox', [affiliationName], [domain]);
   return evidenceOf('endpoint_domain', [affiliationName], [domain]);
+}
+
+function ofProfile({ employerDomain }: ProviderFacts['profiles'][number]): Evidence {
+  const domains = employerDomains(employerDomain === null ? [] : [employerDomain]);
+  return evidenceOf('vendor_profile', [], domains);
 }
 
 /**
@@ -365,8 +426,12 @@ export function isEmployerDomain(domain: string): boolean {
  * domain that several endpoints have is returned several times.
  */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
-  const hosts = endpoints.map(hostOf).filter((host) => !isOpenToAnyone(host));
-  const domains = hosts.map(registrableDomain).filter((domain) => domain !== null);
+  return employerDomains(endpoints.map(hostOf));
+}
+
+function employerDomains(hosts: readonly string[]): string[] {
+  const known = hosts.filter((host) => !isOpenToAnyone(host));
+  const domains = known.map(registrableDomain).filter((domain) => domain !== null);
   return domains.filter(isEmployerDomain);
 }
 

@@ -1,14 +1,18 @@
-import type { ProviderFacts } from '../../db/providers/subject.ts';
+import type { Database } from '../../db/client.ts';
+import { readMailDomains } from '../../db/lookups/mail-domains.ts';
+import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
 import type { RequestedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
 import { classifyEndpoint } from '../verification/looks.ts';
+import { patternOf, writeEmails } from '../verification/patterns.ts';
 import { parseAddress } from '../verification/syntax.ts';
-import { deriveEmployers } from './employer.ts';
+import { clearEmployer, deriveEmployers } from './employer.ts';
 import {
   capitalize,
   generationOf,
   hasOneCase,
   middleName,
+  nameWords,
   personName,
   restoreLetters,
   stripTitles,
@@ -36,10 +40,57 @@ export function buildSubject(
       organization: null,
       otherOrganizations: [],
       strangers: [],
+      patterns: [],
+      writtenEmails: [],
     };
   }
   const [organization = null, ...otherOrganizations] = deriveEmployers(facts);
-  return { npi, requestedType, person, organization, otherOrganizations, strangers: [] };
+  const strangers = facts.colleagues.map(({ lastName }) => nameWords(lastName).join(''));
+  return {
+    npi,
+    requestedType,
+    person,
+    organization,
+    otherOrganizations,
+    strangers: [...new Set(strangers)],
+    patterns: [],
+    writtenEmails: [],
+  };
+}
+
+/**
+ * Reads what the database knows about a provider, and returns it as a subject.
+ * @param npi 10 digits
+ */
+export async function readSubject(
+  db: Database,
+  npi: string,
+  requestedType: RequestedType,
+): Promise<Subject> {
+  const facts = await readProvider(db, npi);
+  return await addPatterns(db, buildSubject(npi, facts, requestedType));
+}
+
+/**
+ * Adds the forms of the addresses at the domains of the likely employers, and the addresses that
+ * the person may have in these forms.
+ */
+export async function addPatterns(db: Database, subject: Subject): Promise<Subject> {
+  const domains = await readMailDomains(db, employerDomainsOf(subject));
+  const patterns = domains.map(patternOf).filter((pattern) => pattern !== null);
+  const employer = clearEmployer(subject);
+  const pattern = patterns.find(({ domain }) => domain === employer?.domain);
+  if (pattern === undefined || subject.person === null) return { ...subject, patterns };
+  return { ...subject, patterns, writtenEmails: writeEmails(pattern, subject.person) };
+}
+
+/** Returns the domains of the provider's likely employers. */
+export function employerDomainsOf({
+  organization,
+  otherOrganizations,
+}: Pick<Subject, 'organization' | 'otherOrganizations'>): string[] {
+  const employers = [organization, ...otherOrganizations];
+  return employers.flatMap((employer) => employer?.domain ?? []);
 }
 
 /**
@@ -67,13 +118,18 @@ function personOf(facts: ProviderFacts): Person | null {
   const isOther =
     other !== null && (other.first !== name.first || other.last !== name.last);
   const otherNames = isOther ? [other] : [];
+  // The given names of vendors' profiles, such as the David of Dawei Wang.
+  const profileNames = facts.profiles
+    .map(({ givenNames }) => givenNames)
+    .filter((first) => first !== null)
+    .map((first) => ({ first, last: name.last }));
   const practice = practiceOf(facts);
   const states = facts.otherStates.map((one) => usState(one, null));
   return {
     ...name,
     middle: middleName(facts.middleName),
     generation: generationIn(facts),
-    otherNames: [...otherNames, ...restoredNames(facts)],
+    otherNames: [...otherNames, ...restoredNames(facts), ...profileNames],
     practice,
     otherStates: states
       .filter((one) => one !== null)

@@ -7,6 +7,7 @@ import {
   retryAfterMs,
 } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
+import { professionalFirst } from './professional-first.ts';
 import {
   type Claim,
   candidatesOf,
@@ -80,7 +81,7 @@ export function createFullEnrich(
   const path = '/contact/enrich/bulk';
   const readSubmit = createSubmitReader(pollMs);
 
-  return {
+  return professionalFirst({
     ...FULLENRICH,
     callMs,
     cost(requestedType) {
@@ -114,7 +115,7 @@ export function createFullEnrich(
       }
       return step;
     },
-  };
+  });
 }
 
 function createSubmitReader(pollMs: number) {

@@ -1,4 +1,5 @@
 import type { NamedCandidate } from '../../db/lookups/candidates.ts';
+import type { MailDomain } from '../../db/lookups/mail-domains.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, RequestedType, StoredVerdict } from '../../db/words.ts';
 import {
@@ -78,6 +79,34 @@ export interface Organization {
   readonly confidence: number;
 }
 
+/** The form of most addresses at a domain. */
+export interface Pattern extends Pick<MailDomain, 'domain' | 'isVerifiable'> {
+  readonly format: Format;
+}
+
+/**
+ * A form of addresses. The `f`, `m`, and `l` are initials. In `numbered`, a few letters and a number
+ * stand for the person: `jks1234`.
+ */
+export type Format =
+  | 'first.last'
+  | 'first_last'
+  | 'first-last'
+  | 'firstlast'
+  | 'last.first'
+  | 'lastfirst'
+  | 'flast'
+  | 'f.last'
+  | 'fmlast'
+  | 'lastf'
+  | 'last.f'
+  | 'lastfm'
+  | 'firstl'
+  | 'first.l'
+  | 'first'
+  | 'last'
+  | 'numbered';
+
 /** The data about a provider that a vendor request can use. */
 export interface Subject {
   /** The NPI: 10 ASCII digits with a correct check digit. */
@@ -91,21 +120,24 @@ export interface Subject {
   readonly otherOrganizations: readonly Organization[];
   /**
    * Surnames of other providers with the same phone, address, or organization, folded as by
-   * `nameWords` and joined. An address that contains one of them may be theirs. `buildSubject` does
-   * not read them yet, so the list is empty in production.
+   * `nameWords` and joined. An address that contains one of them may be theirs.
    */
   readonly strangers: readonly string[];
+  /** The forms of the addresses at the domains of the likely employers, as far as we know them. */
+  readonly patterns: readonly Pattern[];
+  /** Addresses that the person may have at a clear employer, in the form of colleagues' addresses. */
+  readonly writtenEmails: readonly string[];
 }
 
 /**
  * Data about a person that a vendor requires. `organization` means the name or the domain of the
- * employer.
+ * employer. `pattern` means that we can write the person's address at the employer ourselves.
  */
-export type Need = 'npi' | 'name' | 'organization' | 'address';
+export type Need = 'npi' | 'name' | 'organization' | 'address' | 'pattern';
 
 /** Returns the data that a vendor needs and that we do not have, in the order of `needs`. */
 export function missingOf(
-  { person, organization }: Subject,
+  { person, organization, writtenEmails }: Subject,
   needs: readonly Need[],
 ): Need[] {
   const practice = person?.practice;
@@ -114,6 +146,7 @@ export function missingOf(
     name: Boolean(person?.first && person.last),
     organization: Boolean(organization?.name || organization?.domain),
     address: Boolean(practice?.line1 && practice.state && practice.zip),
+    pattern: writtenEmails.length > 0,
   };
   return needs.filter((need) => !met[need]);
 }

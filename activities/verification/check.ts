@@ -6,6 +6,7 @@ import { classify, isOpenToAnyone } from './email-type.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
 import { createMailRoutes, type DnsControl, type MailResolver } from './mx.ts';
+import { testimonyOf } from './patterns.ts';
 import {
   type CatchAllPolicy,
   claimOf,
@@ -102,7 +103,7 @@ export function createCheck(options: CheckOptions) {
     const { domain, email } = address;
 
     const evidence: Evidence[] = [];
-    const isDoubtful = owner === 'unclear' && isOwnerDoubtful(candidate, address, whose);
+    const isDoubtful = isOwnerDoubtful(owner, candidate, address, whose);
     const claim = claimOf(candidate, isDoubtful, candidate.claimedAt, freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
@@ -175,20 +176,30 @@ function checkOwner(candidate: NamedCandidate, whose: Whose) {
 const EMPLOYEE_NUMBER = /^[a-z]{0,3}[0-9]{4,}$/;
 
 /**
- * Returns true if nothing shows that an address belongs to the person. The caller has found that
- * the local part does not show it. A source must know the person by its own data. At a work domain,
- * such an address is often a department or a colleague, so a second source must name it too, or it
- * must be an employee number. This does not apply if NPPES does not have the person, because the
- * source's response then contained the NPI.
+ * Returns true if nothing shows that an address belongs to the person. If the local part shows it,
+ * the address is only doubtful if the domain's pattern speaks against it and only one source names
+ * it.
+ *
+ * If the local part does not show it, a source must know the person by its own data. At a work
+ * domain, such an address is often a department or a colleague. So a second source must name it
+ * too, or it must be an employee number, or the domain's pattern must speak for it. This does not
+ * apply if NPPES does not have the person, because the source's response then contained the NPI.
  */
 function isOwnerDoubtful(
+  owner: 'person' | 'unclear',
   { namedBy, repeatsInput }: NamedCandidate,
   { local, domain }: Address,
-  { person }: Whose,
+  { person, patterns }: Whose,
 ): boolean {
+  const pattern = patterns.find((one) => one.domain === domain);
+  const testimony = pattern ? testimonyOf(local, pattern, person) : null;
+  if (owner === 'person') return testimony === 'against' && namedBy < 2;
   if (repeatsInput) return true;
   const isOneSourceEnough =
-    person === null || isOpenToAnyone(domain) || EMPLOYEE_NUMBER.test(local);
+    person === null ||
+    isOpenToAnyone(domain) ||
+    EMPLOYEE_NUMBER.test(local) ||
+    testimony === 'for';
   return namedBy < 2 && !isOneSourceEnough;
 }
 

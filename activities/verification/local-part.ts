@@ -34,8 +34,13 @@ import type { Address } from './syntax.ts';
 export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
 
 /** The person that an address should belong to, their employer, and the people around them. */
-export type Whose = Pick<Subject, 'person' | 'organization' | 'strangers'>;
-export const NOBODY_KNOWN: Whose = { person: null, organization: null, strangers: [] };
+export type Whose = Pick<Subject, 'person' | 'organization' | 'strangers' | 'patterns'>;
+export const NOBODY_KNOWN: Whose = {
+  person: null,
+  organization: null,
+  strangers: [],
+  patterns: [],
+};
 
 /**
  * Returns the owner of an address by its local part. Compares it with the person's names, with role
@@ -44,7 +49,9 @@ export const NOBODY_KNOWN: Whose = { person: null, organization: null, strangers
  */
 export function ownerOf(address: Pick<Address, 'local' | 'domain'>, whose: Whose): Owner {
   const own = new OwnNames(whose.person);
-  const strangers = new Set(whose.strangers.filter((name) => !own.surnames.has(name)));
+  const strangers = new Set(
+    whose.strangers.filter((name) => !own.surnames.has(name) && !own.isShortForm(name)),
+  );
   // Many practices are named after the person, so the person's own names are matched first.
   const plain = judge(new Reading(address, { own, strangers, practice: new Set() }));
   if (plain === 'person' || plain === 'shared') return plain;

@@ -169,7 +169,7 @@ export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
 const DAY_MS = 86_400_000;
 
 /** An address with the sources that named it and their claims. */
-export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs' | 'hasRival'>;
+export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs'>;
 
 /** The finder's claim about a mailbox, and the time when the finder last checked it, if known. */
 export interface Claim {

@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type Database, span, type Transaction, transaction } from '../client.ts';
-import type { storedEmails } from '../schema.ts';
+import { type storedEmails, vendorProfiles } from '../schema.ts';
 import { type CheckKind, DNS_REFUSALS, SERVICE } from '../words.ts';
 import { STALE } from './checks.ts';
 
@@ -46,8 +46,14 @@ export interface NamedCandidates {
    * evidence that the address belongs to this person.
    */
   readonly repeatsInput: boolean;
+  /** What the vendor's profile adds to our record of the person. Null if it adds nothing. */
+  readonly profile: VendorProfile | null;
   readonly candidates: readonly NamedCandidate[];
 }
+
+export type VendorProfile = Readonly<
+  Pick<typeof vendorProfiles.$inferSelect, 'givenNames' | 'employerDomain'>
+>;
 
 /** The candidates of a response that is recorded for a lookup at the time `at`. */
 interface RecordedCandidates extends NamedCandidates {
@@ -72,6 +78,7 @@ export async function storeCandidates(
     await upsertCandidates(tx, named);
     await improveCandidates(tx, named);
     await insertEvidence(tx, named, lines);
+    if (named.profile !== null && mayStore) await storeProfile(tx, named, named.profile);
   } else if (mayStore) {
     lines.push({ kind: 'identity', source: SERVICE, reason: mismatch });
     await insertEvidence(tx, named, lines);
@@ -90,14 +97,17 @@ async function upsertCandidates(
   await tx.execute(sql`
     insert into stored_emails as s (
       npi, email, email_type, verdict, last_validated_at,
-      source, unchecked, updated_at, first_seen_at, repeats_input, may_store
+      source, unchecked, updated_at, first_seen_at, repeats_input, may_store,
+      is_current, confidence
     )
     select distinct on (email collate "C")
            ${npi}, email, "vendorType", verdict, "validatedAt",
            ${source}, true, ${at}::timestamptz, ${at}::timestamptz,
-           ${repeatsInput}::boolean, ${mayStore}::boolean
+           ${repeatsInput}::boolean, ${mayStore}::boolean,
+           "isCurrent", confidence
       from jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
-             c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3))
+             c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3),
+                "isCurrent" boolean, confidence real)
      where not is_suppressed(${npi}, email)
      order by email collate "C"
         on conflict (npi, email) do update
@@ -106,6 +116,8 @@ async function upsertCandidates(
            reason = null,
            source = excluded.source,
            last_validated_at = excluded.last_validated_at,
+           is_current = excluded.is_current,
+           confidence = excluded.confidence,
            unchecked = true,
            updated_at = excluded.updated_at
      -- A row whose address was checked and is valid and fresh stays as it is, because another
@@ -136,6 +148,25 @@ async function improveCandidates(
      where npi = ${npi}
        and email = any(${sql.param(emails)})
        and ((not may_store and ${mayStore}) or (repeats_input and not ${repeatsInput}))`);
+}
+
+/**
+ * Stores a vendor's profile of the person, in place of the vendor's earlier one. It comes after the
+ * addresses, so an erasure that has their lock has also stored its suppression.
+ */
+async function storeProfile(
+  tx: Transaction,
+  { npi, source, at }: RecordedCandidates,
+  { givenNames, employerDomain }: VendorProfile,
+): Promise<void> {
+  await tx.execute(sql`
+    insert into ${vendorProfiles} (npi, vendor, given_names, employer_domain, seen_at)
+    select ${npi}, ${source}, ${givenNames}, ${employerDomain}, ${at}::timestamptz
+     where not is_suppressed(${npi}, null)
+        on conflict (npi, vendor) do update
+       set given_names = excluded.given_names,
+           employer_domain = excluded.employer_domain,
+           seen_at = excluded.seen_at`);
 }
 
 interface EvidenceLine {

@@ -2,7 +2,7 @@ import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { clockTime } from '../schema/columns.ts';
 import { type emailChecks, storedEmails } from '../schema.ts';
-import { type EmailType, SERVICE } from '../words.ts';
+import { type EmailType, PATTERN_SOURCE, SERVICE } from '../words.ts';
 import { epochMs } from './sources.ts';
 
 // The results of the checks of addresses, which are kept in email_checks, and the verdicts, which
@@ -36,13 +36,17 @@ export const STALE = 'stale';
 export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
   where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
-/** Counts the sources that named the stored address `s` in the last 30 days plus `agoMs`. */
+/**
+ * Counts the sources that named the stored address `s` in the last 30 days plus `agoMs`. An address
+ * that we wrote ourselves is a guess, so it does not count.
+ */
 export function namedBy(agoMs: number): SQL {
   return sql`(
     select count(distinct c.source)::int
       from email_checks c
      where c.npi = s.npi and c.email = s.email
        and c.kind = 'named' and c.verdict <> 'invalid'
+       and c.source <> ${PATTERN_SOURCE}
        and c.reason is distinct from ${STALE}
        and c.at > now() - interval '30 days' - ${span(agoMs)}
        -- Does not count responses about another person. Such a response inserted two rows with the

@@ -40,13 +40,14 @@ export interface ClaimedEmail
   readonly undecided: Readonly<Record<string, string>>;
   /** The time since a source of this lookup first named the address, in milliseconds. */
   readonly waitedMs: number;
-  /** True if another unchecked address of the lookup is valid according to its source. */
-  readonly hasRival: boolean;
 }
 
 /**
- * Claims one unchecked address of a lookup, so that no other worker checks it at the same time. An
- * address that its source calls valid is claimed first, then one of a professional type.
+ * Claims one unchecked address of a lookup, so that no other worker checks it at the same time. The
+ * best address is claimed first, because no other address is checked once one is valid. Addresses
+ * at an employer's domain come first, then those of a professional type, then those that their
+ * source names as current, calls valid, or is more confident of, and then the newest.
+ * @param search.employerDomains the registrable domains of the person's likely employers
  * @param search.except addresses that the caller has already claimed
  * @param search.greylisted true to also claim addresses whose mail server asked us to retry later
  * @param search.requestId the request that the address is checked for. An address that the same
@@ -59,12 +60,14 @@ export interface ClaimedEmail
 export async function claimUnchecked(
   db: Database,
   search: Readonly<Record<'requestId' | 'npi' | 'lookupId', string>> & {
+    readonly employerDomains: readonly string[];
     readonly except: readonly string[];
     readonly greylisted: boolean;
     readonly claimMs: number;
   },
 ): Promise<ClaimedEmail | null> {
-  const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
+  const { requestId, npi, lookupId, employerDomains, except, greylisted, claimMs } =
+    search;
   const claimedAt = epochMs(sql`clock_timestamp()`);
   const sinceNamed = sql`clock_timestamp() - (
     select min(w.at) from email_checks w
@@ -92,7 +95,15 @@ export async function claimUnchecked(
                and n.email = w.email
                and n.kind = 'named')
           and not is_suppressed(w.npi, w.email)
-        order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
+        order by exists (
+                   select from unnest(${sql.param([...employerDomains])}::text[]) employer(domain)
+                    where w.email like '%@' || domain or w.email like '%.' || domain) desc,
+                 w.email_type = 'professional' desc nulls last,
+                 w.is_current desc,
+                 w.verdict = 'valid' desc,
+                 w.confidence desc nulls last,
+                 w.last_validated_at desc nulls last,
+                 w.email
         limit 1
           for update skip locked)
     returning s.email,
@@ -120,17 +131,7 @@ export async function claimUnchecked(
                   and not starts_with(c.reason, 'verifier_')
                   and c.at > now() - interval '24 hours') as "undecided",
               ${epochMs(sinceNamed)} as "waitedMs",
-              ${namedBy(0)} as "namedBy",
-              exists (
-                select from stored_emails w
-                 where w.npi = s.npi and w.email <> s.email
-                   and w.unchecked and w.verdict = 'valid'
-                   and exists (
-                     select from email_checks n
-                      where n.lookup_id = ${lookupId}
-                        and n.npi = w.npi
-                        and n.email = w.email
-                        and n.kind = 'named')) as "hasRival"`;
+              ${namedBy(0)} as "namedBy"`;
   return row;
 }
 

@@ -181,6 +181,8 @@ CREATE TABLE "stored_emails" (
 	"checking_for" text,
 	"repeats_input" boolean DEFAULT false NOT NULL,
 	"may_store" boolean DEFAULT true NOT NULL,
+	"is_current" boolean DEFAULT false NOT NULL,
+	"confidence" real,
 	"first_seen_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
 	"updated_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
 	CONSTRAINT "stored_emails_pkey" PRIMARY KEY("npi","email"),
@@ -213,6 +215,17 @@ CREATE TABLE "vendor_attempts" (
 	CONSTRAINT "vendor_attempts_credits_check" CHECK (credits >= 0),
 	CONSTRAINT "vendor_attempts_check" CHECK ((ended_at is null) = (state in ('submitting', 'pending'))),
 	CONSTRAINT "vendor_attempts_check1" CHECK (state <> 'pending' or job_ref is not null)
+);
+
+CREATE TABLE "vendor_profiles" (
+	"npi" text collate "C" NOT NULL,
+	"vendor" text NOT NULL,
+	"given_names" text,
+	"employer_domain" text,
+	"seen_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
+	CONSTRAINT "vendor_profiles_pkey" PRIMARY KEY("npi","vendor"),
+	CONSTRAINT "vendor_profiles_npi_check" CHECK (npi ~ '^[0-9]{10}$'),
+	CONSTRAINT "vendor_profiles_content_check" CHECK (given_names is not null or employer_domain is not null)
 );
 
 CREATE TABLE "sweeps" (
@@ -562,6 +575,7 @@ CREATE INDEX "source_spend_by_age" ON "source_spend" USING btree ("day");
 CREATE INDEX "stored_emails_going_stale" ON "stored_emails" USING btree ("last_validated_at") WHERE verdict = 'valid' and not unchecked;
 CREATE INDEX "stored_emails_not_kept" ON "stored_emails" USING btree ("updated_at") WHERE not may_store;
 CREATE INDEX "stored_emails_by_email" ON "stored_emails" USING btree ("email");
+CREATE INDEX "stored_emails_by_domain" ON "stored_emails" USING btree (split_part(email, '@', 2));
 CREATE UNIQUE INDEX "vendor_attempts_open" ON "vendor_attempts" USING btree ("lookup_id","vendor") WHERE ended_at is null;
 CREATE INDEX "vendor_attempts_by_time" ON "vendor_attempts" USING btree ("started_at");
 CREATE INDEX "audit_log_privacy_requests" ON "audit_log" USING btree ("id") WHERE action in ('privacy.export', 'privacy.erase', 'suppressions.add');
@@ -569,8 +583,8 @@ CREATE INDEX "clinician_practices_by_group" ON "clinician_practices" USING btree
 CREATE INDEX "provider_endpoints_by_address" ON "provider_endpoints" USING btree (endpoint_address(endpoint)) WHERE endpoint like '%@%';
 CREATE INDEX "provider_locations_by_phone" ON "provider_locations" USING btree ("phone_key");
 CREATE INDEX "provider_locations_by_address" ON "provider_locations" USING btree ("address_key");
-CREATE INDEX "providers_organizations_by_phone" ON "providers" USING btree ("phone_key") WHERE entity_type = 2;
-CREATE INDEX "providers_organizations_by_address" ON "providers" USING btree ("address_key") WHERE entity_type = 2;
+CREATE INDEX "providers_by_phone" ON "providers" USING btree ("phone_key","entity_type");
+CREATE INDEX "providers_by_address" ON "providers" USING btree ("address_key","entity_type");
 CREATE INDEX "batches_to_start" ON "batches" USING btree ("created_at") WHERE started_at is null;
 CREATE INDEX "batches_in_progress" ON "batches" USING btree ("id") WHERE status = 'in-progress';
 CREATE INDEX "batches_by_organization" ON "batches" USING btree ("organization_id","created_at");

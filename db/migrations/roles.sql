@@ -111,7 +111,7 @@ grant select, update on lookups to npe_operator;
 grant update (reason) on vendor_attempts to npe_operator;
 grant select on vendor_attempts, source_slots, source_health, source_rates, source_spend to npe_operator;
 grant delete on source_slots to npe_operator;
-grant select, insert, update, delete on stored_emails, email_checks to npe_worker, npe_operator;
+grant select, insert, update, delete on stored_emails, email_checks, vendor_profiles to npe_worker, npe_operator;
 grant select, insert on suppressions to npe_worker;
 grant select, insert, update, delete on suppressions to npe_operator;
 grant select, insert, update, delete on providers, provider_endpoints, provider_other_names, provider_locations

@@ -129,6 +129,8 @@ export async function exportSubject(db: Database, subject: DataSubject) {
        order by npi, endpoint`),
     stored_emails: await rows(sql`
       select * from stored_emails where ${theirs} order by first_seen_at`),
+    vendor_profiles: await rows(sql`
+      select * from vendor_profiles where ${ofNpi} order by vendor`),
     email_checks: await rows(sql`
       select * from email_checks where ${theirs} order by id`),
     lookups: await rows(sql`
@@ -297,6 +299,8 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
       delete from stored_emails where ${inColumn} returning 1
     ), checks as (
       delete from email_checks where ${inColumn} returning 1
+    ), profiles as (
+      delete from vendor_profiles where npi = ${npi} returning 1
     ), endpoints as (
       delete from provider_endpoints
        where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)} returning 1
@@ -306,5 +310,6 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
            (select count(*)::int from checks) as "emailChecks",
            (select count(*)::int from erased) as answers,
            (select count(*)::int from excerpts) as "receiverExcerpts",
+           (select count(*)::int from profiles) as profiles,
            (select count(*)::int from endpoints) as endpoints`;
 }

@@ -1,7 +1,9 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, run, type Transaction } from '../client.ts';
+import type { VendorProfile } from '../lookups/candidates.ts';
 import { employerDomains, providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
+import { readColleagues } from './colleagues.ts';
 import { organizationKey } from './keys.ts';
 
 // Reads the facts about an NPI: the provider's identity, groups that bill for the provider, and
@@ -133,6 +135,15 @@ export async function readProvider(db: Database, npi: string) {
            limit ${MAX_LOCATIONS})`,
         endpoints: endpointsOf(sql`e.npi = ${npi}`),
         practices: practicesOf(npi),
+        /** What vendors' own profiles of the provider say. */
+        profiles: sql<VendorProfile[]>`(
+          select coalesce(
+                   jsonb_agg(jsonb_build_object(
+                     'givenNames', given_names, 'employerDomain', employer_domain)
+                     order by vendor),
+                   '[]')
+            from vendor_profiles v
+           where v.npi = ${npi})`,
         elsewhere: sql<string[]>`array(
           select distinct key
             from (
@@ -150,11 +161,15 @@ export async function readProvider(db: Database, npi: string) {
     if (!row) return null;
     const { provider, elsewhere, knowsDomains, ...facts } = row;
     const places = await readPlaces(tx, provider, elsewhere);
+    const near = [provider.phoneKey, provider.addressKey].filter((key) => key !== null);
+    const pacIds = facts.practices.map(({ pacId }) => pacId);
     return {
       ...provider,
       ...facts,
       /** The places of the primary practice location come first. */
       places,
+      /** Other clinicians at the primary practice location and in the provider's groups. */
+      colleagues: await readColleagues(tx, npi, near, [...new Set(pacIds)]),
       /** The domains that the operator has entered for possible employers. */
       domains: knowsDomains ? await readDomains(tx, npi, facts, places) : [],
     };

@@ -9,6 +9,7 @@ import {
   numeric,
   pgTable,
   primaryKey,
+  real,
   smallint,
   text,
   timestamp,
@@ -218,6 +219,10 @@ export const storedEmails = pgTable(
      * returned only to requests of the lookup in which the source named it.
      */
     mayStore: boolean('may_store').notNull().default(true),
+    /** True if the newest source names the address as the person's current one. */
+    isCurrent: boolean('is_current').notNull().default(false),
+    /** The newest source's estimate, from 0 to 1, that mail to the address reaches the person. */
+    confidence: real('confidence'),
     firstSeenAt: time('first_seen_at').notNull().default(clockTime),
     updatedAt: time('updated_at').notNull().default(clockTime),
   },
@@ -240,6 +245,33 @@ export const storedEmails = pgTable(
     // Used by erasures, because a person who asks for an erasure gives an address and may not know
     // the NPI.
     index('stored_emails_by_email').on(table.email),
+    // Used to find the form of the addresses at an employer's domain.
+    index('stored_emails_by_domain').on(sql`split_part(email, '@', 2)`),
+  ],
+);
+
+/**
+ * What a vendor's own profile of a provider says, if the profile is about this provider and does
+ * not only repeat what we sent.
+ */
+export const vendorProfiles = pgTable(
+  'vendor_profiles',
+  {
+    npi: bytewiseText('npi').notNull(),
+    vendor: text('vendor').notNull(),
+    /** The first and middle names in lowercase. Null if they add nothing to NPPES. */
+    givenNames: text('given_names'),
+    /** The registrable domain of the current employer. */
+    employerDomain: text('employer_domain'),
+    seenAt: time('seen_at').notNull().default(clockTime),
+  },
+  (table) => [
+    primaryKey({ name: 'vendor_profiles_pkey', columns: [table.npi, table.vendor] }),
+    check('vendor_profiles_npi_check', sql`npi ~ '^[0-9]{10}$'`),
+    check(
+      'vendor_profiles_content_check',
+      sql`given_names is not null or employer_domain is not null`,
+    ),
   ],
 );
 

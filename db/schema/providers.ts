@@ -89,13 +89,9 @@ export const providers = pgTable(
     check('providers_entity_type_check', sql`entity_type in (1, 2)`),
     check('providers_deactivated_check', sql`deactivated`),
     check('providers_origin_check', sql`origin in ('nppes', 'registry')`),
-    // These two indexes find organizations with the same phone number or address as a person.
-    index('providers_organizations_by_phone')
-      .on(table.phoneKey)
-      .where(sql`entity_type = 2`),
-    index('providers_organizations_by_address')
-      .on(table.addressKey)
-      .where(sql`entity_type = 2`),
+    // These two indexes find organizations and colleagues with the same phone number or address.
+    index('providers_by_phone').on(table.phoneKey, table.entityType),
+    index('providers_by_address').on(table.addressKey, table.entityType),
   ],
 );
 

@@ -28,7 +28,7 @@ import {
   type VerifierId,
 } from '../../activities/verification/verifiers/catalogue.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
-import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
+import { EMAIL_TYPES, type EmailType, PATTERN_SOURCE, SERVICE } from '../../db/words.ts';
 import type { Config } from './config.ts';
 import {
   check,
@@ -103,7 +103,11 @@ function sourcesFile({ access, secretOf }: Environment) {
       .items(httpVendor(secretOf))
       .unique('id', { ignoreUndefined: true })
       .default([]),
-    order: order((file) => [...VENDOR_IDS.filter(hasAccess), ...idsIn(file.http)]),
+    order: order((file) => [
+      ...(VERIFIER_IDS.some(hasAccess) ? [PATTERN_SOURCE] : []),
+      ...VENDOR_IDS.filter(hasAccess),
+      ...idsIn(file.http),
+    ]),
     vendors: members(
       Object.fromEntries(
         VENDOR_IDS.map((id) => [id, members(vendorMembers(VENDORS[id])).default()]),
@@ -202,7 +206,14 @@ const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
  * Ids that vendors in `http` cannot have: the ids of built-in sources, and names that are stored as
  * the origin of data.
  */
-const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
+const TAKEN = [
+  ...VENDOR_IDS,
+  ...VERIFIER_IDS,
+  PATTERN_SOURCE,
+  SERVICE,
+  'nppes',
+  'import',
+];
 
 /**
  * The rule for a JSON pointer. It is based on `Joi.any()`, because a string rule would not call

@@ -7,6 +7,7 @@ import { REGISTRY } from '../../activities/lookup.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file.ts';
+import { PATTERN } from '../../activities/vendors/pattern.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import {
@@ -46,8 +47,8 @@ import { ConfigError } from './values.ts';
  */
 export function createSources(config: Config, db: Database, names: Names, log: Logger) {
   const file = readSourcesFile(config);
-  const vendors = inOrder(createVendors(config, file), file.order);
   const verifiers = inOrder(createVerifiers(config, file, db, log), file.verifiers.order);
+  const vendors = inOrder(createVendors(config, file, verifiers.length > 0), file.order);
   const policy = policyOf(config, verifiers.length);
   const { catchAll, freshnessMs, registryUrl } = config;
 
@@ -105,11 +106,18 @@ function readSourcesFile(config: Config): SourcesFile {
 }
 
 /**
- * Creates the built-in vendors that have a key, and the vendors in `http` of the sources file.
+ * Creates the built-in vendors that have a key, and the vendors in `http` of the sources file. If
+ * there is a verifier, the addresses that we write ourselves come first.
  * Returns a map from id to vendor, in the default order.
  */
-function createVendors({ access }: Config, file: SourcesFile): Map<string, VendorSource> {
+function createVendors(
+  { access }: Config,
+  file: SourcesFile,
+  hasVerifier: boolean,
+): Map<string, VendorSource> {
   const vendors = new Map<string, VendorSource>();
+  // Only a verifier can confirm an address that we wrote ourselves.
+  if (hasVerifier) vendors.set(PATTERN.id, PATTERN_SETTINGS);
   const api = file.vendors.rocketreach.api;
   const pollMs = file.vendors.fullenrich.poll;
   for (const id of VENDOR_IDS) {
@@ -123,6 +131,14 @@ function createVendors({ access }: Config, file: SourcesFile): Map<string, Vendo
     vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
   return vendors;
 }
+
+const PATTERN_SETTINGS: VendorSource = {
+  vendor: PATTERN,
+  types: PATTERN.gives,
+  capMs: 60_000,
+  mayStore: true,
+  limits: { rates: [], dailyCredits: null },
+};
 
 /**
  * Creates the verifiers that have a key or a URL. Returns a map from id to verifier, in the default

@@ -81,6 +81,9 @@ async function person(npi: string, name: string) {
   await run(sql`insert into provider_endpoints (npi, kind, endpoint)
     values (${npi}, 'DIRECT', ${email.toUpperCase()}), (${npi}, 'FHIR', 'https://fhir.example/')`);
 
+  await run(sql`
+    insert into vendor_profiles (npi, vendor, given_names) values (${npi}, 'test', ${name})`);
+
   const organization = await openOrganization(db, 10);
   const { organizationId } = organization;
   const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
@@ -122,6 +125,7 @@ test('erasing an NPI removes all its addresses and leaves all payments unchanged
       storedEmails: 1,
       emailChecks: 4,
       answers: 2,
+      profiles: 1,
       receiverExcerpts: 1,
       endpoints: 1,
     },
@@ -541,6 +545,7 @@ test('a privacy export contains everything we store about an NPI or an address',
     locations: [],
     clinician_practices: [{ npi, name: 'A GROUP' }],
     stored_emails: [{ email, source: 'test' }],
+    vendor_profiles: [{ vendor: 'test', given_names: 'petra' }],
     lookups: [{ id: lookupId }],
     deliveries: [{ state: 'delivered', attempts: 1 }],
   });
@@ -568,6 +573,7 @@ test('a privacy export contains everything we store about an NPI or an address',
   const after = await exportSubject(db, { npi });
   t.like(after, {
     stored_emails: [],
+    vendor_profiles: [],
     email_checks: [],
     suppressions: [{ kind: 'npi', origin: 'erasure' }],
   });

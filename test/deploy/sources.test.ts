@@ -67,7 +67,7 @@ async function idsOf(
 
 test('without a sources file, all sources with a key are called in the default order', async (t) => {
   t.deepEqual(await idsOf(null), [
-    ['rocketreach', 'fullenrich', 'hunter'],
+    ['pattern', 'rocketreach', 'fullenrich', 'hunter'],
     ['reacher', 'zerobounce', 'neverbounce', 'hunter-verifier'],
   ]);
   t.deepEqual(await idsOf(null, {}), [[], []]);
@@ -77,6 +77,7 @@ test('without a sources file, all sources with a key are called in the default o
 test('vendors described in the sources file are called last, unless it sets an order', async (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
   t.deepEqual((await idsOf({ http }))[0], [
+    'pattern',
     'rocketreach',
     'fullenrich',
     'hunter',
@@ -132,7 +133,7 @@ test("the sources file sets each vendor's time-out and FullEnrich's poll interva
   const { vendors } = await sourcesOf(file, { ...keys, FULLENRICH_URL: url });
   t.deepEqual(
     vendors.map(({ vendor }) => [vendor.id, vendor.callMs]),
-    VENDOR_IDS.map((id) => [id, 120_000]),
+    [['pattern', 1000], ...VENDOR_IDS.map((id) => [id, 120_000])],
   );
   const fullenrich = vendors.find(({ vendor }) => vendor.id === 'fullenrich');
   t.like(await fullenrich?.vendor.submit(SUBJECT, NEVER), {
@@ -153,9 +154,19 @@ test('a vendor is called only if the configuration lets its addresses become val
       ['rocketreach'],
       ['fullenrich'],
     ],
-    [{ FULLENRICH_API_KEY, REACHER_URL: 'http://127.0.0.1:9' }, null, ['fullenrich'], []],
+    [
+      { FULLENRICH_API_KEY, REACHER_URL: 'http://127.0.0.1:9' },
+      null,
+      ['pattern', 'fullenrich'],
+      [],
+    ],
     // Its key also enables a verifier, unless that is left out. Its results have dates.
-    [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, null, ['fullenrich', 'hunter'], []],
+    [
+      { FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' },
+      null,
+      ['pattern', 'fullenrich', 'hunter'],
+      [],
+    ],
     [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, none, ['hunter'], ['fullenrich']],
     // CATCH_ALL needs two sources that agree.
     [{ FULLENRICH_API_KEY, CATCH_ALL: 'two-sources' }, null, [], ['fullenrich']],

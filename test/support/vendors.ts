@@ -252,6 +252,8 @@ export const SUBJECT: Subject = {
   organization: ORGANIZATION,
   otherOrganizations: [],
   strangers: [],
+  patterns: [],
+  writtenEmails: [],
 };
 
 /** Returns the registry's response about a person with little more than a name. */

@@ -132,6 +132,7 @@ test.serial(
     const claim = {
       ...lookup,
       requestId: 'req_of_a_test',
+      employerDomains: [],
       except: [],
       greylisted: false,
       claimMs: DAY,
@@ -247,6 +248,7 @@ test.serial(
     const claim = {
       ...lookup,
       requestId: 'req_of_a_rejection',
+      employerDomains: [],
       except: [],
       greylisted: false,
       claimMs: DAY,

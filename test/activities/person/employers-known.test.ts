@@ -1,6 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
+import { clearEmployer } from '../../../activities/person/employer.ts';
 import { buildSubject } from '../../../activities/person/subject.ts';
 import { createHunter } from '../../../activities/vendors/hunter.ts';
 import type {
@@ -11,6 +12,7 @@ import type {
 } from '../../../activities/vendors/vendor.ts';
 import { organizationKey } from '../../../db/providers/keys.ts';
 import { readProvider } from '../../../db/providers/subject.ts';
+import { employerDomains } from '../../../db/schema.ts';
 import type { SimPerson } from '../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 import { freshDatabase, temporaryFolder } from '../../support/database.ts';
@@ -22,6 +24,7 @@ import {
 } from '../../support/employers.ts';
 import { operatorOn } from '../../support/operator.ts';
 import { providersIn } from '../../support/providers.ts';
+import { storeEmail } from '../../support/stored.ts';
 
 const { db, url } = freshDatabase(test);
 const folder = temporaryFolder(test.after.always);
@@ -120,6 +123,23 @@ async function measure(vendor: Vendor): Promise<Measured> {
 
 const AT_ONCE = 20;
 
+/** Counts the domains that we know, among the people with a colleague in the directory. */
+async function amongColleagues() {
+  const counted = { people: 0, right: 0, wrong: 0 };
+  for (const { person } of CLINICIANS) {
+    const facts = await readProvider(db, person.npi);
+    const hasColleague = facts?.colleagues.some(
+      ({ domain }) => domain === person.organization.domain,
+    );
+    if (facts === null || !hasColleague) continue;
+    counted.people += 1;
+    const domain = clearEmployer(buildSubject(person.npi, facts, 'any'))?.domain ?? null;
+    if (domain === person.organization.domain) counted.right += 1;
+    else if (domain !== null) counted.wrong += 1;
+  }
+  return counted;
+}
+
 test.serial(
   'for most of 500 clinicians we find the employer, and it is rarely the wrong one',
   async (t) => {
@@ -158,12 +178,22 @@ test.serial(
     const clinicians = await measure(vendor);
     await imported('domains', domainCsv());
     const all = await measure(vendor);
+    await db.drizzle.delete(employerDomains);
+    for (const { person: one } of CLINICIANS.filter((_, index) => index % 2 === 0)) {
+      const { npi, workEmail: email } = one;
+      const lastValidatedAt = new Date();
+      const own = { npi, email, emailType: 'professional', lastValidatedAt } as const;
+      await storeEmail(db, { ...own, source: 'crm' });
+    }
+    const directory = await measure(vendor);
+    const known = await amongColleagues();
 
     for (const [what, one] of Object.entries({
       before: BEFORE,
       nppes,
       clinicians,
       all,
+      directory,
     })) {
       const share = (count: number) =>
         `${((count / CLINICIANS.length) * 100).toFixed(1)} %`;
@@ -174,6 +204,11 @@ test.serial(
       );
     }
     t.is(CLINICIANS.length, 500);
+    t.log(`with colleagues in the directory: ${JSON.stringify(known)}`);
+    t.true(directory.right > clinicians.right && directory.hits > clinicians.hits);
+    t.true(known.people > 100);
+    t.true(known.right >= 0.6 * known.people);
+    t.true(known.wrong <= 0.03 * known.people);
     t.true(nppes.right >= 3 * BEFORE.right && nppes.wrong < 0.7 * BEFORE.wrong);
     t.true(all.right >= 5 * BEFORE.right && all.wrong < BEFORE.wrong);
     t.true(all.hits >= 2 * BEFORE.hits);

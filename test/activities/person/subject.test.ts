@@ -62,6 +62,8 @@ test('vendors get no name for an NPI without an active person whose name we know
     organization: null,
     otherOrganizations: [],
     strangers: [],
+    patterns: [],
+    writtenEmails: [],
   };
   const unknown = newNpi();
   const gone = await person(null, [], { deactivatedOn: '2024-05-01' });

@@ -70,7 +70,7 @@ function shareOf(
     const local = format(given, family, second);
     const owner = ownerOf(
       { local, domain },
-      { person, organization: null, strangers: [] },
+      { person, organization: null, strangers: [], patterns: [] },
     );
     if (owners.includes(owner)) wrong.push(`${local} is ${owner}`);
   }

@@ -38,6 +38,7 @@ function whose(
         ? null
         : { name: practice, domain: null, source: 'affiliation', confidence: 1 },
     strangers,
+    patterns: [],
   };
 }
 
@@ -186,7 +187,7 @@ const TABLE: readonly (readonly [
   ],
   // The person is unknown, so no local part can be attributed to another person.
   [
-    { person: null, organization: null, strangers: [] },
+    { person: null, organization: null, strangers: [], patterns: [] },
     'clinic.com',
     {
       shared: 'info front.desk office2 billing+north doctor',

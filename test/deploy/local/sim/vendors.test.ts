@@ -46,6 +46,8 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
     },
     otherOrganizations: [],
     strangers: [],
+    patterns: [],
+    writtenEmails: [],
     ...rest,
   };
 }
