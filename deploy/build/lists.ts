@@ -1,11 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
-import { domainToASCII } from 'node:url';
-import { disposableEmailBlocklistSet } from 'disposable-email-domains-js';
-import providers from 'email-providers/all.json' with { type: 'json' };
-import mailChecker from 'mailchecker';
-import { holdsDomain, readList } from '../../activities/verification/domains.ts';
-import { isLookalike } from '../../activities/verification/lookalikes.ts';
+import { buildDisposable, buildPersonal } from './mail-domains.ts';
 import { buildRoles } from './roles.ts';
 
 // `npm run lists` generates the lists that come from npm packages. Run it after an update of these
@@ -27,6 +22,19 @@ const PROVIDERS: Source = {
   version: '2.26.0',
   reviewed: '2026-11-28',
   licenseFile: 'license.md',
+};
+const FREE_MAIL: Source = {
+  name: 'free-email-domains-typescript',
+  version: '1.0.13',
+  reviewed: '2026-11-28',
+  licenseFile: 'LICENSE',
+};
+/** Only drops domains. No text of it is copied. */
+const UNIVERSITIES: Source = {
+  name: 'academic-email-verifier',
+  version: '3.1.0',
+  reviewed: '2026-11-28',
+  licenseFile: null,
 };
 const BLOCKLIST: Source = {
   name: 'disposable-email-domains-js',
@@ -53,22 +61,14 @@ const RESERVED: Source = {
   licenseFile: 'LICENSE',
 };
 
-// Domains that the package `email-providers` lists, although they give people no mailboxes. For
-// example, physicians register at medscape.com with their work addresses.
-const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
-/** Matches the domains of universities, such as `nus.edu.sg`, whose staff have addresses there. */
-const UNIVERSITY = /\.(?:edu|ac)(?:\.[a-z]{2})?$/;
-/** Matches names of services that say that their mailboxes are thrown away. */
-const SAYS_DISPOSABLE =
-  /10-?min|temp[e-]?mail|trash-?mail|throwaway|yopmail|mailinator|disposable|guerrilla/;
-
 /**
  * Returns the content of the lists in `activities/verification/lists/` that come from packages, by
  * file name.
- * @throws if an installed package is not the version that we reviewed
+ * @throws if an installed package is not the version that we reviewed, or if the name of a personal
+ * domain says that it is something else
  */
 export function buildLists(): Readonly<Record<string, string>> {
-  const disposable = disposableDomains();
+  const disposable = buildDisposable();
   return {
     'disposable.txt': file(
       'Domains of throwaway mailboxes, their subdomains included.',
@@ -77,8 +77,8 @@ export function buildLists(): Readonly<Record<string, string>> {
     ),
     'personal.txt': file(
       'Domains of mailboxes that people have for themselves, their subdomains included.',
-      [PROVIDERS],
-      personalDomains(disposable),
+      [PROVIDERS, FREE_MAIL, UNIVERSITIES],
+      buildPersonal(disposable),
     ),
     'roles.txt': file(
       'Words that name a function, a department, a mail system, or several people.',
@@ -86,41 +86,6 @@ export function buildLists(): Readonly<Record<string, string>> {
       buildRoles(),
     ),
   };
-}
-
-/**
- * If the packages contradict each other, the domain counts as disposable, unless one of our own
- * lists names it. Mailboxes at `dr.com` and similar domains of mail.com are real ones.
- */
-function disposableDomains(): readonly string[] {
-  const keptByHand = readList('personal-more', 'relays');
-  // `mailchecker` also lists practices, such as `coastalorthopaedics.com`. So it only decides about
-  // domains that `email-providers` lists.
-  const throwaway = mailChecker.blacklist();
-  const misplaced = providers.filter((domain) => throwaway.has(domain));
-  const listed = normalized([...disposableEmailBlocklistSet(), ...misplaced]);
-  return listed.filter((domain) => !holdsDomain(keptByHand, domain));
-}
-
-function personalDomains(disposable: readonly string[]): readonly string[] {
-  const keptByHand = readList('personal-more', 'relays');
-  const allDisposable = new Set([...disposable, ...readList('disposable-more')]);
-  return normalized(providers).filter((domain) => {
-    if (NOT_PERSONAL.has(domain) || UNIVERSITY.test(domain)) return false;
-    if (SAYS_DISPOSABLE.test(domain) || keptByHand.has(domain)) return false;
-    return !holdsDomain(allDisposable, domain) && !isLookalike(domain, null);
-  });
-}
-
-/**
- * Normalizes domains as `parseAddress` does, and sorts them. Removes duplicates, and entries that
- * are not domains, such as email addresses.
- */
-function normalized(entries: readonly string[]): string[] {
-  const domains = entries
-    .filter((entry) => !entry.includes('@'))
-    .map((entry) => domainToASCII(entry.trim()));
-  return [...new Set(domains.filter((domain) => domain.includes('.')))].sort();
 }
 
 function file(
@@ -137,8 +102,11 @@ function file(
   return [...comments, ...entries, ''].join('\n');
 }
 
-/** Returns the lines about a source: its name, version, license, and date, and the license's text. */
-function describe({ name, version, reviewed, licenseFile }: Source): string[] {
+/**
+ * Returns the lines about a source: its name, version, license, and date, and the license's text.
+ * @throws if another version is installed
+ */
+export function describe({ name, version, reviewed, licenseFile }: Source): string[] {
   const installed = JSON.parse(readPackageFile(name, 'package.json'));
   if (installed.version !== version) {
     throw new Error(

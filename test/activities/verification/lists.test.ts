@@ -10,10 +10,12 @@ import { classify } from '../../../activities/verification/email-type.ts';
 import { NOBODY_KNOWN, ownerOf } from '../../../activities/verification/local-part.ts';
 import { isLookalike } from '../../../activities/verification/lookalikes.ts';
 import { parseAddress } from '../../../activities/verification/syntax.ts';
-import { buildLists } from '../../../deploy/build/lists.ts';
+import { buildLists, describe } from '../../../deploy/build/lists.ts';
+import { checkNames } from '../../../deploy/build/mail-domains.ts';
 import { SUBJECT } from '../../support/vendors.ts';
 
 const built = buildLists();
+const THROWAWAY = ['yopmail.info', 'throwawayemail.com', 'mailinator.pl', 'no-spam.hu'];
 const WHOSE = { ...SUBJECT, strangers: [] };
 const FOLDER = new URL('../../../activities/verification/lists/', import.meta.url);
 
@@ -33,8 +35,9 @@ test('generated lists name their packages with version, license, and date of rev
     const sources = [...text.matchAll(source)];
     t.true(sources.length > 0, name);
     for (const [line, , license] of sources) {
-      if (license !== 'CC0-1.0')
-        t.regex(text.split(line)[1] ?? '', /^\n(?:#.*\n)*?# Copyright/, line);
+      if (license !== 'MIT' && license !== 'ISC') continue;
+      const [, after = ''] = text.split(line);
+      t.true(/^\n(?:#.*\n)*?# Copyright/.test(after), line);
     }
   }
 });
@@ -58,6 +61,7 @@ for (const name of [
     'relays',
     'hisps',
     'parkers',
+    'organizations',
   ],
   ...['mail-providers', 'near-misses'],
 ]) {
@@ -119,14 +123,42 @@ test('no domain is in both the disposable and the personal lists', (t) => {
   t.deepEqual([...readList('personal', 'personal-more')].filter(isDisposable), []);
 });
 
-test('throwaway mail and universities are not personal, and dr.com is', (t) => {
-  for (const domain of ['yopmail.info', 'throwawayemail.com', 'mailinator.pl'])
-    t.false(isFreeMail(domain), domain);
-  for (const domain of ['yopmail.info', 'throwawayemail.com', 'mailinator.pl'])
-    t.true(isDisposable(domain), domain);
-  t.false(isFreeMail('nus.edu.sg'));
-  t.true(isFreeMail('dr.com'));
-  t.false(isDisposable('dr.com'));
+test('throwaway mail is not personal, and real mail that a package calls throwaway is', (t) => {
+  for (const domain of THROWAWAY) t.false(isFreeMail(domain), domain);
+  for (const domain of THROWAWAY) t.true(isDisposable(domain), domain);
+  for (const domain of ['dr.com', 'sdf.org', 'tom.com', 'posteo.de'])
+    t.true(isFreeMail(domain) && !isDisposable(domain), domain);
+});
+
+test('organizations are neither personal nor throwaway mail, even if a package says so', (t) => {
+  for (const domain of ['nus.edu.sg', 'unican.es', ...readList('organizations')])
+    t.false(isFreeMail(domain) || isDisposable(domain), domain);
+});
+
+for (const domain of [
+  'no-spam.hu',
+  'my-trash-mail.com',
+  'xn--mllmail-n2a.com',
+  'riverclinic.com',
+]) {
+  test(`the lists are not built while ${domain} is personal`, (t) => {
+    t.throws(() => checkNames(['gmail.com', domain]), {
+      message: new RegExp(`names: ${domain}\\. Add each to`),
+    });
+  });
+}
+
+test('a list is not built from a version of a package that we did not review', (t) => {
+  const source = {
+    name: 'mailchecker',
+    version: '1.0.0',
+    reviewed: '2026-11-28',
+    licenseFile: null,
+  };
+  t.throws(() => describe(source), {
+    message:
+      /^mailchecker [0-9.]+ is installed, but deploy\/build\/lists\.ts names 1\.0\.0/,
+  });
 });
 
 test('no listed mail domain counts as a misspelling of another', (t) => {
