@@ -4,7 +4,7 @@ import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts'
 import type { RequestedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
 import { classifyEndpoint } from '../verification/looks.ts';
-import { patternOf, writeEmails } from '../verification/patterns.ts';
+import { patternOf, writeEmail } from '../verification/patterns.ts';
 import { parseAddress } from '../verification/syntax.ts';
 import { clearEmployer, deriveEmployers } from './employer.ts';
 import {
@@ -41,7 +41,7 @@ export function buildSubject(
       otherOrganizations: [],
       strangers: [],
       patterns: [],
-      writtenEmails: [],
+      writtenEmail: null,
     };
   }
   const [organization = null, ...otherOrganizations] = deriveEmployers(facts);
@@ -54,7 +54,7 @@ export function buildSubject(
     otherOrganizations,
     strangers: [...new Set(strangers)],
     patterns: [],
-    writtenEmails: [],
+    writtenEmail: null,
   };
 }
 
@@ -72,8 +72,8 @@ export async function readSubject(
 }
 
 /**
- * Adds the forms of the addresses at the domains of the likely employers, and the addresses that
- * the person may have in these forms.
+ * Adds the forms of the addresses at the domains of the likely employers, and the address that the
+ * person may have in one of these forms.
  */
 export async function addPatterns(db: Database, subject: Subject): Promise<Subject> {
   const domains = await readMailDomains(db, employerDomainsOf(subject));
@@ -81,7 +81,7 @@ export async function addPatterns(db: Database, subject: Subject): Promise<Subje
   const employer = clearEmployer(subject);
   const pattern = patterns.find(({ domain }) => domain === employer?.domain);
   if (pattern === undefined || subject.person === null) return { ...subject, patterns };
-  return { ...subject, patterns, writtenEmails: writeEmails(pattern, subject.person) };
+  return { ...subject, patterns, writtenEmail: writeEmail(pattern, subject.person) };
 }
 
 /** Returns the domains of the provider's likely employers. */

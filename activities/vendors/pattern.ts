@@ -1,5 +1,5 @@
 import { PATTERN_SOURCE } from '../../db/words.ts';
-import { type Step, type Subject, stepOfCandidates, type Vendor } from './vendor.ts';
+import type { Step, Subject, Vendor } from './vendor.ts';
 
 /**
  * A source without a vendor: it writes the person's address itself, in the form that the addresses
@@ -20,17 +20,22 @@ export const PATTERN: Vendor = {
   poll: (_jobRef, subject) => write(subject),
 };
 
-async function write(subject: Subject): Promise<Step> {
-  const candidates = subject.writtenEmails.map((email) => {
-    return {
-      email,
-      vendorType: 'professional',
-      verdict: 'unknown',
-      validatedAt: null,
-      isCurrent: false,
-      confidence: null,
-    } as const;
-  });
-  const identity = { npi: subject.npi, name: null, state: null, employerDomain: null };
-  return stepOfCandidates({ candidates, identity, repeatsInput: true, credits: 0 });
+async function write({ npi, writtenEmail: email }: Subject): Promise<Step> {
+  if (email === null) return { kind: 'skip', missing: ['pattern'] };
+  const candidate = {
+    email,
+    vendorType: 'professional',
+    verdict: 'unknown',
+    validatedAt: null,
+    isCurrent: false,
+    confidence: null,
+  } as const;
+  const identity = { npi, name: null, state: null, employerDomain: null };
+  return {
+    kind: 'found',
+    candidates: [candidate],
+    identity,
+    repeatsInput: true,
+    credits: 0,
+  };
 }

@@ -125,8 +125,11 @@ export interface Subject {
   readonly strangers: readonly string[];
   /** The forms of the addresses at the domains of the likely employers, as far as we know them. */
   readonly patterns: readonly Pattern[];
-  /** Addresses that the person may have at a clear employer, in the form of colleagues' addresses. */
-  readonly writtenEmails: readonly string[];
+  /**
+   * The address that the person may have at a clear employer, in the form of colleagues' addresses.
+   * Null if we can't write one.
+   */
+  readonly writtenEmail: string | null;
 }
 
 /**
@@ -137,7 +140,7 @@ export type Need = 'npi' | 'name' | 'organization' | 'address' | 'pattern';
 
 /** Returns the data that a vendor needs and that we do not have, in the order of `needs`. */
 export function missingOf(
-  { person, organization, writtenEmails }: Subject,
+  { person, organization, writtenEmail }: Subject,
   needs: readonly Need[],
 ): Need[] {
   const practice = person?.practice;
@@ -146,7 +149,7 @@ export function missingOf(
     name: Boolean(person?.first && person.last),
     organization: Boolean(organization?.name || organization?.domain),
     address: Boolean(practice?.line1 && practice.state && practice.zip),
-    pattern: writtenEmails.length > 0,
+    pattern: writtenEmail !== null,
   };
   return needs.filter((need) => !met[need]);
 }

@@ -125,14 +125,18 @@ function namesOf(person: Person): FullName[] {
 }
 
 /**
- * Returns the addresses that a person may have at a domain by its pattern, likeliest first. Only
- * forms with the whole first and last name are written, because a verifier can't tell whose mailbox
- * `jsmith` is. Returns nothing if no verifier can tell existing mailboxes from missing ones.
+ * Returns the address that a person may have at a domain by its pattern. Only forms with the whole
+ * first and last name are written, because a verifier can't tell whose mailbox `jsmith` is. Returns
+ * null if no verifier can tell existing mailboxes from missing ones.
  */
-export function writeEmails({ domain, format, isVerifiable }: Pattern, person: Person) {
-  if (!isVerifiable || !isFull(format)) return [];
-  const locals = partsOf(person).map(FULL[format]);
-  return locals.map((local) => `${local}@${domain}`);
+export function writeEmail(
+  { domain, format, isVerifiable }: Pattern,
+  person: Person,
+): string | null {
+  // The first parts have the whole surname in one word.
+  const [parts] = partsOf(person);
+  if (!isVerifiable || !isFull(format) || parts === undefined) return null;
+  return `${FULL[format](parts)}@${domain}`;
 }
 
 function isFull(format: Format): format is keyof typeof FULL {

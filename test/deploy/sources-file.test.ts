@@ -256,10 +256,13 @@ for (const [file, problem] of [
     { verifiers: { reacher: { wait: '1m' } } },
     'verifiers.reacher.wait is unknown; known here: rates, daily_credits',
   ],
-  [{ order: ['huntr'] }, 'order[0] must be a source with a key (Reacher: a URL): hunter'],
+  [
+    { order: ['huntr'] },
+    'order[0] must be a source with a key (Reacher: a URL): pattern, hunter',
+  ],
   [
     { order: ['hunter', 'prospeo'] },
-    'order[1] must be a source with a key (Reacher: a URL): hunter',
+    'order[1] must be a source with a key (Reacher: a URL): pattern, hunter',
   ],
   [{ order: ['hunter', 'hunter'] }, 'order[1] contains a duplicate value'],
   [{ order: 'hunter' }, 'order must be an array'],

@@ -253,7 +253,7 @@ export const SUBJECT: Subject = {
   otherOrganizations: [],
   strangers: [],
   patterns: [],
-  writtenEmails: [],
+  writtenEmail: null,
 };
 
 /** Returns the registry's response about a person with little more than a name. */

@@ -63,7 +63,7 @@ test('vendors get no name for an NPI without an active person whose name we know
     otherOrganizations: [],
     strangers: [],
     patterns: [],
-    writtenEmails: [],
+    writtenEmail: null,
   };
   const unknown = newNpi();
   const gone = await person(null, [], { deactivatedOn: '2024-05-01' });

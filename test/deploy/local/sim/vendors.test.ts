@@ -47,7 +47,7 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
     otherOrganizations: [],
     strangers: [],
     patterns: [],
-    writtenEmails: [],
+    writtenEmail: null,
     ...rest,
   };
 }
