@@ -40,7 +40,14 @@ interface VendorQuestion extends RequestIds {
 
 type AskDeps = Pick<
   ActivityDeps,
-  'db' | 'log' | 'control' | 'vendors' | 'rules' | 'check' | 'requiredVerifiers'
+  | 'db'
+  | 'log'
+  | 'control'
+  | 'vendors'
+  | 'spending'
+  | 'rules'
+  | 'check'
+  | 'requiredVerifiers'
 > & {
   readonly subjects: Subjects;
 };
@@ -67,6 +74,9 @@ export function createAskActivities(deps: AskDeps) {
       if (test) return await settleFound(deps, question, test);
       const source = deps.vendors.find(({ vendor }) => vendor.id === question.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
+      const { spending, vendors } = deps;
+      if (await spending.skipIfTooExpensive(question.requestId, source, vendors))
+        return { kind: 'skip', reason: 'max_price_per_lookup' };
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const answer = await converse(deps, { question, source, signal, now });
         return await settleFound(deps, question, answer);

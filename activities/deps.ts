@@ -8,6 +8,7 @@ import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
 import type { Settled } from '../workflows/messages.ts';
 import type { Registry } from './person/registry.ts';
+import type { Spending } from './spending.ts';
 import type { Vendor } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
 import type { createRequiredVerifiers } from './verification/consult.ts';
@@ -46,6 +47,7 @@ export interface ActivityDeps {
   readonly control: WorkflowControl;
   /** The vendors, in the order in which a lookup calls them. */
   readonly vendors: readonly VendorSource[];
+  readonly spending: Spending;
   /** Verifiers in the order in which `check` calls them. */
   readonly verifiers: readonly Verifier[];
   /**
@@ -67,6 +69,8 @@ export interface VendorSource {
   readonly types: readonly EmailType[];
   /** The time that a lookup waits for the vendor before it calls the next one. */
   readonly capMs: number;
+  /** The price of the vendor's credit. Null if the operator has not set it. */
+  readonly dollarsPerCredit: number | null;
   /** True if the vendor's license lets us keep its results for later requests. */
   readonly mayStore: boolean;
 }

@@ -4,13 +4,13 @@ import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
 import { joinLookups } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
-import { type Judged, recordSkipped } from '../db/lookups/vendor-attempts.ts';
+import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { countCall } from '../db/metrics.ts';
 import { listRegistryDue, storeRegistryAnswer } from '../db/providers/providers.ts';
 import { gate, type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import { findOpenRequest } from '../db/requests/facts.ts';
 import type { LookupEnd } from '../db/requests/settle.ts';
-import type { RequestedType } from '../db/words.ts';
+import { PATTERN_SOURCE, type RequestedType } from '../db/words.ts';
 import type { LookupPlan, PlannedSource } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { logBreaker, outcomeOf, retryLater } from './failures.ts';
@@ -27,10 +27,11 @@ import {
 import { planForSandbox } from './sandbox.ts';
 import { type RequestIds, type SettleDeps, settleAndSignal } from './settle.ts';
 import { waitForSlot } from './slots.ts';
+import { employerKind } from './spending.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
 export type LookupDeps = SettleDeps &
-  Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry'> & {
+  Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry' | 'spending'> & {
     readonly subjects: Subjects;
   };
 
@@ -125,28 +126,31 @@ async function end(
 }
 
 async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
-  const { db, vendors, rules, subjects } = deps;
+  const { db, vendors, rules, subjects, spending } = deps;
   const { requestId, npi } = request;
-  const facts = await readProvider(db, npi);
+  const provider = await readProvider(db, npi);
   // We check the provider again here, because the registry's response may show that it is inactive.
   // Suppressions are checked once more before each vendor call.
-  if (facts?.refusal) return await end(deps, request, facts.refusal);
-  const about = await addPatterns(db, buildSubject(npi, facts, 'any'));
-  const hashes = new Map([[requestId, hashOf(deps, about)]]);
-  const lookups = await joinLookups(db, [requestId], hashes, rules.missMs);
+  if (provider?.refusal) return await end(deps, request, provider.refusal);
+  const about = await addPatterns(db, buildSubject(npi, provider, 'any'));
+  const known = { hash: hashOf(deps, npi, provider), employer: employerKind(about) };
+  const facts = new Map([[requestId, known]]);
+  const lookups = await joinLookups(db, [requestId], facts, rules.missMs);
   const lookup = lookups.get(requestId);
   if (!lookup) return await end(deps, request, 'settled');
   const { lookupId, requestedType, misses } = lookup;
   const subject = { ...about, requestedType };
   subjects.keep(lookupId, subject);
-  const judged = vendors.map((source) => ({
+  const arranged = await spending.arrange(vendors, subject, lookupId);
+  const judged = arranged.map((source) => ({
     vendor: source.vendor.id,
     capMs: source.capMs,
     obstacle: obstacleTo(source, subject, misses),
   }));
   await recordSkipped(db, [{ requestId, lookupId, judged }]);
-  const sources = sourcesOf(judged, await queueKnown(deps, lookupId, npi, facts));
+  const sources = sourcesOf(judged, await queueKnown(deps, lookupId, npi, provider));
   const skipped = judged
+    .filter(({ vendor }) => vendor !== PATTERN_SOURCE)
     .map(({ obstacle }) => obstacle)
     .filter((obstacle) => obstacle !== null);
   let unidentified: string | null = null;
@@ -185,7 +189,10 @@ async function queueKnown(
  * Returns the sources of a lookup in the order in which they are asked. Known addresses that wait
  * for a check come first.
  */
-function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[] {
+function sourcesOf(
+  judged: readonly Readonly<{ vendor: string; capMs: number; obstacle: string | null }>[],
+  hasKnown: boolean,
+): PlannedSource[] {
   const eligible = judged.filter(({ obstacle }) => obstacle === null);
   const sources: PlannedSource[] = eligible.map(({ vendor, capMs }) => ({
     vendor,
@@ -197,12 +204,16 @@ function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[]
 
 /**
  * Returns a hash of everything that affects a vendor's response and our verdict about it. If the
- * hash has changed since a vendor found nothing, the vendor is asked again.
+ * hash has changed since a vendor found nothing, the vendor is asked again. Our own directory and
+ * vendors' profiles are left out, because they change with most lookups, and each call may cost.
  */
 function hashOf(
   { verifiers, rules }: Pick<LookupDeps, 'verifiers' | 'rules'>,
-  subject: Subject,
+  npi: string,
+  provider: ProviderFacts | null,
 ): string {
+  const official = provider && { ...provider, colleagues: [], profiles: [] };
+  const subject = buildSubject(npi, official, 'any');
   const { person, organization, otherOrganizations } = subject;
   const employers = [organization, ...otherOrganizations].map((one) => [
     one?.name,

@@ -112,6 +112,10 @@ export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'clinicians' | 'domains' | 'emails' | 'suppressions';
 export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
+/** What we know of a person's employer: the email domain, only the name, or nothing. */
+export const EMPLOYER_KINDS = ['domain', 'name', 'unknown'] as const;
+export type EmployerKind = (typeof EMPLOYER_KINDS)[number];
+
 /** The `source` of evidence that comes from this service itself. */
 export const SERVICE = 'service';
 

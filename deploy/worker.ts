@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { createNames } from '../activities/http/names.ts';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import { type Database, openDatabase } from '../db/client.ts';
+import { storePrices } from '../db/lookups/spending.ts';
 import { firstVersion } from '../db/secrets.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
@@ -84,7 +85,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const db = openOwnDatabase(config);
   const names = createNames(config.dnsServers);
   const created = createSources(config, db, names, log);
-  const { greylistMs, reverifyMs, asked, ...sources } = created;
+  const { greylistMs, reverifyMs, asked, prices, ...sources } = created;
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const ending = new AbortController();
@@ -96,6 +97,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await serveMetrics(config, db, readiness, otherMetrics, health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   await logSecretsTrouble(db, log);
+  await storePrices(db, prices);
   const rules = { ...rulesOf(config), greylistMs };
   void exitInTime(stopped);
   const control = createControl(client, taskQueue);

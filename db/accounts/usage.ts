@@ -19,6 +19,11 @@ export interface Usage {
   readonly granted: number;
   /** The sum of all adjustments. Negative if they removed more credits than they added. */
   readonly adjusted: number;
+  /**
+   * What the requests cost us at vendors and verifiers, in dollars, on the days (UTC) of the period.
+   * Sources without a price are not counted.
+   */
+  readonly sourceDollars: number;
 }
 
 /**
@@ -70,6 +75,12 @@ export async function readUsage(
                sum(n) filter (where what = 'adjustment') as adjusted
           from happened
          group by organization_id
+      ), spent as (
+        select s.organization_id, sum(s.credits * p.dollars)::float8 as dollars
+          from source_spend s join source_prices p using (source)
+         where s.day >= (${from}::timestamptz at time zone 'UTC')::date
+           and s.day <= ((${to}::timestamptz - interval '1 microsecond') at time zone 'UTC')::date
+         group by s.organization_id
       )
       select o.id as "organizationId", o.name,
              coalesce(found_any, 0)::float8 as "foundAny",
@@ -81,9 +92,11 @@ export async function readUsage(
              coalesce(charged, 0)::float8 as charged,
              coalesce(released, 0)::float8 as released,
              coalesce(granted, 0)::float8 as granted,
-             coalesce(adjusted, 0)::float8 as adjusted
+             coalesce(adjusted, 0)::float8 as adjusted,
+             coalesce(round(s.dollars::numeric, 2), 0)::float8 as "sourceDollars"
         from organizations o
         left join counted c on c.organization_id = o.id
+        left join spent s on s.organization_id = o.id
        where case when ${organizationId}::text is null then c.organization_id is not null
                   else o.id = ${organizationId} end
        order by o.name, o.id`,

@@ -20,6 +20,7 @@ import {
   providerEndpoints,
   providers,
   requests,
+  sourcePrices,
   sourceSlots,
   storedEmails,
   vendorAttempts,
@@ -37,7 +38,10 @@ const MAX_REQUESTS = 20;
 const MAX_CHECKS = 50;
 
 export type EvidenceRequest = typeof requests.$inferSelect;
-export type EvidenceAttempt = typeof vendorAttempts.$inferSelect;
+export interface EvidenceAttempt extends Readonly<typeof vendorAttempts.$inferSelect> {
+  /** The cost of the credits. Null if the vendor's price is not configured. */
+  readonly dollars: number | null;
+}
 export type EvidenceCheck = typeof emailChecks.$inferSelect;
 export type EvidenceSlot = typeof sourceSlots.$inferSelect;
 export type Evidence = Awaited<ReturnType<typeof readEvidence>>;
@@ -53,6 +57,12 @@ const {
 const STORED = {
   ...getTableColumns(storedEmails),
   isSuppressed: sql<boolean>`is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
+};
+const ATTEMPT = {
+  ...getTableColumns(vendorAttempts),
+  dollars: sql<
+    number | null
+  >`(${vendorAttempts.credits} * ${sourcePrices.dollars})::float8`,
 };
 const LOOKUP = {
   ...getTableColumns(lookups),
@@ -177,8 +187,9 @@ async function readFindings(
   return {
     lookups: await tx.select(LOOKUP).from(lookups).where(inArray(lookups.id, lookupIds)),
     attempts: await tx
-      .select()
+      .select(ATTEMPT)
       .from(vendorAttempts)
+      .leftJoin(sourcePrices, eq(sourcePrices.source, vendorAttempts.vendor))
       .where(inArray(vendorAttempts.lookupId, lookupIds))
       .orderBy(
         asc(vendorAttempts.startedAt),

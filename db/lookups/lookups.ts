@@ -10,6 +10,7 @@ import {
 } from '../client.ts';
 import { newId } from '../ids.ts';
 import { lookups } from '../schema.ts';
+import type { EmployerKind } from '../words.ts';
 
 // Requests that wait for the same NPI and requested type share a lookup, even if they belong to
 // different organizations. Each vendor is called and paid once for all requests of a lookup. Each
@@ -20,6 +21,13 @@ import { lookups } from '../schema.ts';
  * Our checks may be wrong for some hours, for example if a name server fails.
  */
 const OUR_MISS_MS = 86_400_000;
+
+/** What a lookup knows about its person when it begins. */
+export interface LookupFacts {
+  /** Everything that affects a vendor's response, as a hash. */
+  readonly hash: string;
+  readonly employer: EmployerKind;
+}
 
 /** The lookup that a request has joined. */
 interface JoinedLookup extends Pick<typeof lookups.$inferSelect, 'requestedType'> {
@@ -32,8 +40,8 @@ interface JoinedLookup extends Pick<typeof lookups.$inferSelect, 'requestedType'
 /**
  * Joins requests of one batch to the open lookups for their NPIs and types, and marks the requests
  * as `in-progress`. Opens a lookup if there isn't one for an NPI and type.
- * @param hashes by request id, the hash of what we know about the person (the facts). The hash is
- * stored if the request opens a lookup
+ * @param facts what we know about the person, by request id. It is stored if the request opens a
+ * lookup
  * @returns the lookups by request id, without requests that are final. `misses` lists the vendors
  * to skip, because they had no result for the same facts within the last `missMs`. A vendor whose
  * addresses were all rejected by our checks is skipped for one day at most
@@ -41,23 +49,23 @@ interface JoinedLookup extends Pick<typeof lookups.$inferSelect, 'requestedType'
 export async function joinLookups(
   db: Database,
   requestIds: readonly string[],
-  hashes: ReadonlyMap<string, string> = new Map(),
+  facts: ReadonlyMap<string, LookupFacts> = new Map(),
   missMs = 0,
 ) {
   const wanted = requestIds.map((requestId) => ({
     requestId,
     id: newId('lkp'),
-    hash: hashes.get(requestId),
+    ...facts.get(requestId),
   }));
   const ourMissMs = Math.min(missMs, OUR_MISS_MS);
   const rows = await run<JoinedLookup>(db)`
     with new as materialized (
       select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb)
-        new ("requestId" text, id text, hash text)
+        new ("requestId" text, id text, hash text, employer text)
     ), open as materialized (
       -- Filters by a list of ids, here and below. With only a join, PostgreSQL would read the whole
       -- table as long as the table is small.
-      select r.*, new.id as new_id, new.hash
+      select r.*, new.id as new_id, new.hash, new.employer
         from requests r join new on r.id = new."requestId"
        where r.id = any(array(select "requestId" from new)) and r.settled_at is null
        order by r.id
@@ -67,8 +75,9 @@ export async function joinLookups(
       -- The update of requests below changes the batch through a trigger.
       select 1 from batches where id = any(array(select batch_id from open)) for no key update
     ), lookup as (
-      insert into lookups (id, npi, requested_type, opened_at, facts)
-      select distinct on (npi, requested_type) new_id, npi, requested_type, clock_timestamp(), hash
+      insert into lookups (id, npi, requested_type, opened_at, facts, employer)
+      select distinct on (npi, requested_type)
+             new_id, npi, requested_type, clock_timestamp(), hash, employer
         from open
        where lookup_id is null and exists (select from batch)
        order by npi, requested_type

@@ -318,6 +318,8 @@ export interface SourceStats extends Record<string, unknown> {
   readonly missed: number;
   readonly skipped: number;
   readonly credits: number;
+  /** The cost of the credits by the configured price. Null if the source has no price. */
+  readonly dollars: number | null;
   /** The median duration of finished calls; null without such calls. */
   readonly p50Ms: number | null;
   /** The 95th percentile of the duration. */
@@ -421,7 +423,8 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
            f.returned,
            coalesce(f.missed, 0) as missed,
            coalesce(f.skipped, 0) as skipped,
-           coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits,
+           cost.credits,
+           cost.credits * p.dollars as dollars,
            round(f.p50)::float8 as "p50Ms",
            round(f.p95)::float8 as "p95Ms",
            f.p95_waited as "p95WaitedMs",
@@ -440,6 +443,10 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
       full join spent s using (source)
       left join errors e using (source)
       left join waiting w using (source)
+      left join source_prices p using (source)
+     cross join lateral (
+       select coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits
+     ) cost
      order by source`;
 }
 

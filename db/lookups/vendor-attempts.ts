@@ -36,11 +36,7 @@ export interface AttemptKey extends AttemptId {
 export interface Judged {
   readonly requestId: string;
   readonly lookupId: string;
-  readonly judged: readonly Readonly<{
-    vendor: string;
-    capMs: number;
-    obstacle: string | null;
-  }>[];
+  readonly judged: readonly Readonly<{ vendor: string; obstacle: string | null }>[];
 }
 
 /** Records the vendors that a lookup skips, with the reasons. Safe to repeat. */

@@ -138,6 +138,12 @@ CREATE TABLE "source_health" (
 	CONSTRAINT "source_health_state_check" CHECK (state in ('closed', 'open'))
 );
 
+CREATE TABLE "source_prices" (
+	"source" text PRIMARY KEY NOT NULL,
+	"dollars" double precision NOT NULL,
+	CONSTRAINT "source_prices_dollars_check" CHECK (dollars >= 0)
+);
+
 CREATE TABLE "source_rates" (
 	"source" text NOT NULL,
 	"limit_name" text NOT NULL,
@@ -434,8 +440,10 @@ CREATE TABLE "lookups" (
 	"opened_at" timestamp (3) with time zone NOT NULL,
 	"closed_at" timestamp (3) with time zone,
 	"facts" text,
+	"employer" text,
 	CONSTRAINT "lookups_npi_check" CHECK (npi ~ '^[0-9]{10}$'),
-	CONSTRAINT "lookups_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal'))
+	CONSTRAINT "lookups_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal')),
+	CONSTRAINT "lookups_employer_check" CHECK (employer in ('domain', 'name', 'unknown'))
 );
 
 CREATE TABLE "requests" (

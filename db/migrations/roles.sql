@@ -107,6 +107,8 @@ grant select on stored_emails, suppressions, providers to npe_api;
 grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
 grant select, insert, update, delete on vendor_attempts, source_slots, source_spend to npe_worker;
 grant select, insert, update on lookups, source_health, source_rates to npe_worker;
+grant select, insert, update, delete on source_prices to npe_worker;
+grant select on source_prices to npe_operator;
 grant select, update on lookups to npe_operator;
 grant update (reason) on vendor_attempts to npe_operator;
 grant select on vendor_attempts, source_slots, source_health, source_rates, source_spend to npe_operator;

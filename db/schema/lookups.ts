@@ -3,6 +3,7 @@ import {
   boolean,
   check,
   date,
+  doublePrecision,
   foreignKey,
   index,
   integer,
@@ -183,6 +184,16 @@ export const sourceSpend = pgTable(
     check('source_spend_credits_check', sql`credits >= 0`),
     index('source_spend_by_age').on(table.day),
   ],
+);
+
+/** The price of a source's credit, as the workers' configuration has it. */
+export const sourcePrices = pgTable(
+  'source_prices',
+  {
+    source: text('source').primaryKey(),
+    dollars: doublePrecision('dollars').notNull(),
+  },
+  () => [check('source_prices_dollars_check', sql`dollars >= 0`)],
 );
 
 /**

@@ -41,6 +41,8 @@ export const lookups = pgTable(
      * must call all vendors.
      */
     facts: text('facts'),
+    /** What we knew of the employer when the lookup began. Vendors' hit rates depend on it. */
+    employer: text('employer').$type<words.EmployerKind>(),
   },
   (table) => [
     check('lookups_npi_check', sql`npi ~ '^[0-9]{10}$'`),
@@ -48,6 +50,7 @@ export const lookups = pgTable(
       'lookups_requested_type_check',
       isOneOf('requested_type', words.REQUESTED_TYPES),
     ),
+    check('lookups_employer_check', isOneOf('employer', words.EMPLOYER_KINDS)),
     uniqueIndex('lookups_open')
       .on(table.npi, table.requestedType)
       .where(sql`closed_at is null`),

@@ -53,8 +53,13 @@ export interface VendorSettings extends Values<ReturnType<typeof pace>> {
 
 /** The content of the file after the check, with defaults and secrets filled in. */
 export interface SourcesFile {
-  /** Ids of the vendors, in the order in which they are called. Null for the default order. */
-  readonly order: readonly string[] | null;
+  /**
+   * Ids of the vendors, in the order in which they are called. Null for the default order. With
+   * `auto`, each lookup calls all of them by their cost per returned address, cheapest first.
+   */
+  readonly order: readonly string[] | 'auto' | null;
+  /** The most that one lookup may spend on vendors, in dollars. Null for no limit. */
+  readonly max_price_per_lookup: number | null;
   readonly vendors: Readonly<
     Record<VendorId, VendorSettings & { readonly types: readonly EmailType[] }>
   > & {
@@ -107,7 +112,8 @@ function sourcesFile({ access, secretOf }: Environment) {
       ...(VERIFIER_IDS.some(hasAccess) ? [PATTERN_SOURCE] : []),
       ...VENDOR_IDS.filter(hasAccess),
       ...idsIn(file.http),
-    ]),
+    ]).allow('auto'),
+    max_price_per_lookup: orNull(Joi.number().min(0)),
     vendors: members(
       Object.fromEntries(
         VENDOR_IDS.map((id) => [id, members(vendorMembers(VENDORS[id])).default()]),
@@ -155,6 +161,8 @@ const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
   rates: RATES.default(rates),
   /** Null for no limit. */
   daily_credits: orNull(Joi.number().min(0)),
+  /** In dollars. Null if unknown; then reports show no dollars for the source. */
+  price_per_credit: orNull(Joi.number().min(0).max(100)),
 });
 
 /** Rules for the settings that both built-in vendors and vendors in `http` have. */

@@ -5,6 +5,7 @@ import { findHostsBy } from '../../activities/http/client.ts';
 import type { Names } from '../../activities/http/names.ts';
 import { REGISTRY } from '../../activities/lookup.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
+import { createSpending } from '../../activities/spending.ts';
 import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file.ts';
 import { PATTERN } from '../../activities/vendors/pattern.ts';
@@ -36,7 +37,7 @@ import {
   type SourcesFile,
   type VendorSettings,
 } from './sources-file.ts';
-import { ConfigError } from './values.ts';
+import { ConfigError, problemsIn } from './values.ts';
 
 /**
  * Creates the sources that the environment and the sources file configure: the vendors and
@@ -48,7 +49,11 @@ import { ConfigError } from './values.ts';
 export function createSources(config: Config, db: Database, names: Names, log: Logger) {
   const file = readSourcesFile(config);
   const verifiers = inOrder(createVerifiers(config, file, db, log), file.verifiers.order);
-  const vendors = inOrder(createVendors(config, file, verifiers.length > 0), file.order);
+  const vendors = inOrder(
+    createVendors(config, file, verifiers.length > 0),
+    file.order === 'auto' ? null : file.order,
+  );
+  requirePrices(file, vendors);
   const policy = policyOf(config, verifiers.length);
   const { catchAll, freshnessMs, registryUrl } = config;
 
@@ -94,6 +99,12 @@ export function createSources(config: Config, db: Database, names: Names, log: L
       verifiers,
     }),
     requiredVerifiers: createRequiredVerifiers(policy, verifiers),
+    /** Dollars per credit of each source with a price. */
+    prices: pricesOf(file),
+    spending: createSpending(db, {
+      isAuto: file.order === 'auto',
+      maxPricePerLookup: file.max_price_per_lookup,
+    }),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };
@@ -138,6 +149,7 @@ const PATTERN_SETTINGS: VendorSource = {
   capMs: 60_000,
   mayStore: true,
   limits: { rates: [], dailyCredits: null },
+  dollarsPerCredit: 0,
 };
 
 /**
@@ -170,13 +182,53 @@ function policyOf({ verifyPolicy }: Config, verifiers: number): Policy {
   );
 }
 
+/**
+ * Checks that every vendor has a price if the settings need it. The order and the limit of a lookup
+ * would otherwise treat a vendor as free.
+ * @throws {ConfigError} that names the vendors without a price
+ */
+function requirePrices(file: SourcesFile, vendors: readonly VendorSource[]): void {
+  if (file.order !== 'auto' && file.max_price_per_lookup === null) return;
+  const unpriced = vendors.filter(({ dollarsPerCredit }) => dollarsPerCredit === null);
+  if (unpriced.length === 0) return;
+  const problems = unpriced.map(
+    ({ vendor }) => `price_per_credit of ${vendor.id} is missing: its dollars per credit`,
+  );
+  throw problemsIn('SOURCES_FILE', problems);
+}
+
+/** Returns the dollars per credit of each source whose price is set. */
+function pricesOf({
+  vendors,
+  verifiers,
+  http,
+}: SourcesFile): ReadonlyMap<string, number> {
+  const settings: [string, LimitSettings][] = [
+    ...VENDOR_IDS.map((id) => [id, vendors[id]] as [string, LimitSettings]),
+    ...VERIFIER_IDS.map((id) => [id, verifiers[id]] as [string, LimitSettings]),
+    ...http.map((one) => [one.id, one] as [string, LimitSettings]),
+  ];
+  const prices = new Map<string, number>();
+  for (const [id, { price_per_credit: dollars }] of settings) {
+    if (dollars !== null) prices.set(id, dollars);
+  }
+  return prices;
+}
+
 function sourceOf(
   vendor: Vendor,
   types: readonly EmailType[],
   settings: VendorSettings,
 ): VendorSource {
   const { wait: capMs, may_store: mayStore } = settings;
-  return { vendor, types, capMs, mayStore, limits: limitsOf(settings) };
+  return {
+    vendor,
+    types,
+    capMs,
+    mayStore,
+    limits: limitsOf(settings),
+    dollarsPerCredit: settings.price_per_credit,
+  };
 }
 
 function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): SourceLimits {

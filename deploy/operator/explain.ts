@@ -298,11 +298,12 @@ function attemptHappenings(attempt: EvidenceAttempt): Happening[] {
 }
 
 function responseFacts(attempt: EvidenceAttempt, endedAt: Date): string[] {
-  const { state, startedAt, polls, candidates, credits } = attempt;
+  const { state, startedAt, polls, candidates, credits, dollars } = attempt;
   const facts = [`after ${endedAt.getTime() - startedAt.getTime()} ms`];
   if (polls > 0) facts.push(counted(polls, 'poll'));
   if (state === 'found') facts.push(counted(candidates, 'candidate'));
-  facts.push(`${counted(credits, 'credit')} of the vendor`);
+  const price = dollars === null ? '' : ` ($${dollars.toFixed(3)})`;
+  facts.push(`${counted(credits, 'credit')} of the vendor${price}`);
   return facts;
 }
 

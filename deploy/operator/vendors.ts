@@ -109,7 +109,7 @@ const npi = parser('an NPI of 10 digits', (text) => {
 });
 
 function withRates(stats: SourceStats) {
-  const { asked, open, returned, credits } = stats;
+  const { asked, open, returned, credits, dollars } = stats;
   return {
     ...stats,
     // `stats.role` is recorded with each call of a source, so a source without calls has no role.
@@ -118,6 +118,8 @@ function withRates(stats: SourceStats) {
     // The share of finished calls that found an address which a client received, from 0 to 1.
     hitRate: ratio(returned, asked - open),
     creditsPerReturned: ratio(credits, returned),
+    dollars: ratio(dollars, 1),
+    dollarsPerReturned: ratio(dollars, returned),
   };
 }
 

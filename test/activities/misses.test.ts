@@ -4,6 +4,7 @@ import { pino } from 'pino';
 import { createAskActivities } from '../../activities/ask.ts';
 import type { ActivityDeps } from '../../activities/deps.ts';
 import { createLookupActivities, createSubjects } from '../../activities/lookup.ts';
+import { createSpending } from '../../activities/spending.ts';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import type { VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 import { createVerifyActivities } from '../../activities/verify.ts';
@@ -85,9 +86,11 @@ async function lookUp(
     stateOf: async () => 'unknown' as const,
   };
   const check = checkOf({ verifiers, now: rest.clock ?? Date.now });
+  const spending = createSpending(db, { isAuto: false, maxPricePerLookup: null });
   const deps = {
     db,
     log,
+    spending,
     control,
     vendors,
     verifiers,

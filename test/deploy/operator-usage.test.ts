@@ -1,5 +1,6 @@
 import test from 'ava';
 import { balanceOf, listLedger } from '../../db/accounts/credits.ts';
+import { storePrices } from '../../db/lookups/spending.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import type { RequestedType } from '../../db/words.ts';
@@ -88,6 +89,11 @@ test('the usage command counts requests by outcome and type, and credits by kind
   const { organizationId } = organization;
   await text('credits', 'grant', organizationId, '20', ...WHY);
   await text('credits', 'adjust', organizationId, '-5', ...WHY);
+  await storePrices(db, new Map([['rocketreach', 0.3]]));
+  await sql`
+    insert into source_spend (source, day, organization_id, credits)
+    values ('rocketreach', (now() at time zone 'UTC')::date, ${organizationId}, 2.5),
+           ('unpriced', (now() at time zone 'UTC')::date, ${organizationId}, 7)`;
   const usage = await usageOf(organization);
   t.like(usage, {
     organization_id: organizationId,
@@ -102,6 +108,7 @@ test('the usage command counts requests by outcome and type, and credits by kind
     released: 2,
     granted: 120,
     adjusted: -5,
+    source_dollars: 0.75,
   });
   const balance = await balanceOf(db, organizationId);
   t.is(usage.charged, balance.used);
@@ -173,12 +180,12 @@ test('usage as CSV has one line per organization, and each line names its period
   const csv = (await text('usage', ...time, '--csv')).split('\n');
   t.regex(
     csv[0] ?? '',
-    /^since,until,organization_id,name,found_any,.*,charged,released,granted,adjusted$/,
+    /^since,until,organization_id,name,found_any,.*,charged,released,granted,adjusted,source_dollars$/,
   );
   t.regex(
     csv[1] ?? '',
     new RegExp(
-      `^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0$`,
+      `^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0,0$`,
     ),
   );
   t.regex(

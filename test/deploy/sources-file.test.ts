@@ -6,7 +6,7 @@ import { fileIn, sourceText } from '../support/adapters.ts';
 // The rules for SOURCES_FILE, and the errors for wrong files.
 
 const MEMBERS =
-  'http, order, vendors, verifiers, registry, greylist_wait, reverify_interval';
+  'http, order, max_price_per_lookup, vendors, verifiers, registry, greylist_wait, reverify_interval';
 const HTTP_MEMBERS = [
   ...[
     'id',
@@ -20,7 +20,16 @@ const HTTP_MEMBERS = [
     'repeat_is_free',
     'may_store',
   ],
-  ...['wait', 'call', 'rates', 'daily_credits', 'miss', 'candidates', 'identity'],
+  ...[
+    'wait',
+    'call',
+    'rates',
+    'daily_credits',
+    'price_per_credit',
+    'miss',
+    'candidates',
+    'identity',
+  ],
 ];
 
 test("settings that the sources file leaves out have the source's own defaults", (t) => {
@@ -30,6 +39,7 @@ test("settings that the sources file leaves out have the source's own defaults",
   t.deepEqual(rest, {
     http: [],
     order: null,
+    max_price_per_lookup: null,
     registry: 'off',
     greylist_wait: 300_000,
     reverify_interval: 600_000,
@@ -43,6 +53,7 @@ test("settings that the sources file leaves out have the source's own defaults",
       { calls: 500, perMs: 60_000 },
     ],
     daily_credits: null,
+    price_per_credit: null,
     may_store: true,
   });
   t.like(vendors.fullenrich, { wait: 90_000, call: 30_000, poll: 300_000 });
@@ -51,6 +62,7 @@ test("settings that the sources file leaves out have the source's own defaults",
   t.deepEqual(verifiers.reacher, {
     rates: [{ calls: 5, perMs: 1000 }],
     daily_credits: null,
+    price_per_credit: null,
   });
   t.is(verifiers.order, null);
 });
@@ -76,6 +88,7 @@ test('a vendor described in the sources file has defaults for most settings', (t
     call: 30_000,
     rates: [],
     daily_credits: null,
+    price_per_credit: null,
     miss: { statuses: [404], when: [] },
   });
 });
@@ -246,7 +259,7 @@ for (const [file, problem] of [
   ],
   [
     { vendors: { hunter: { timeout: '1m' } } },
-    'vendors.hunter.timeout is unknown; known here: types, wait, call, rates, daily_credits, may_store',
+    'vendors.hunter.timeout is unknown; known here: types, wait, call, rates, daily_credits, price_per_credit, may_store',
   ],
   [
     { verifiers: { oracle: {} } },
@@ -254,7 +267,7 @@ for (const [file, problem] of [
   ],
   [
     { verifiers: { reacher: { wait: '1m' } } },
-    'verifiers.reacher.wait is unknown; known here: rates, daily_credits',
+    'verifiers.reacher.wait is unknown; known here: rates, daily_credits, price_per_credit',
   ],
   [
     { order: ['huntr'] },
@@ -321,6 +334,14 @@ for (const [file, problem] of [
   [
     { verifiers: { reacher: { daily_credits: -1 } } },
     'verifiers.reacher.daily_credits must be greater than or equal to 0',
+  ],
+  [
+    { vendors: { hunter: { price_per_credit: -1 } } },
+    'vendors.hunter.price_per_credit must be greater than or equal to 0',
+  ],
+  [
+    { max_price_per_lookup: -1 },
+    'max_price_per_lookup must be greater than or equal to 0',
   ],
   [{ registry: 'on' }, 'registry must be one of [off, fallback]'],
   [{ greylist_wait: '15m' }, 'greylist_wait must be between 1000 ms and 840000 ms'],

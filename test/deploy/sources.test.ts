@@ -96,6 +96,7 @@ test('each vendor has the types, times, limits, and license from the sources fil
       call: '20s',
       rates: ['2/1s', '9/1m'],
       daily_credits: 12.5,
+      price_per_credit: 0.04,
       may_store: false,
     },
   };
@@ -111,7 +112,7 @@ test('each vendor has the types, times, limits, and license from the sources fil
     const { vendor, ...rest } = vendors.find((one) => one.vendor.id === id) ?? {};
     t.is(vendor?.callMs, 20_000);
     t.deepEqual(rest, {
-      ...{ types, capMs: 90_000, mayStore: false },
+      ...{ types, capMs: 90_000, mayStore: false, dollarsPerCredit: 0.04 },
       limits: {
         rates: [
           { calls: 2, perMs: 1000 },
@@ -122,6 +123,28 @@ test('each vendor has the types, times, limits, and license from the sources fil
     });
   }
 });
+
+for (const settings of [{ order: 'auto' }, { max_price_per_lookup: 1 }]) {
+  test(`with ${JSON.stringify(settings)}, every vendor needs a price`, async (t) => {
+    const rocketreach = { price_per_credit: 0.3 };
+    await t.throwsAsync(sourcesOf({ ...settings, vendors: { rocketreach } }), {
+      message:
+        /price_per_credit of fullenrich is missing: its dollars per credit[\s\S]*price_per_credit of hunter/,
+    });
+    const price = { price_per_credit: 0.05 };
+    const vendors = { rocketreach, fullenrich: price, hunter: price };
+    const sources = await sourcesOf({ ...settings, vendors });
+    t.deepEqual(
+      [...sources.prices],
+      [
+        ['rocketreach', 0.3],
+        ['fullenrich', 0.05],
+        ['hunter', 0.05],
+      ],
+    );
+    t.is(sources.vendors.length, 4);
+  });
+}
 
 test("the sources file sets each vendor's time-out and FullEnrich's poll interval", async (t) => {
   const keys = Object.fromEntries(

@@ -6,6 +6,7 @@ import { and, eq, isNull } from 'drizzle-orm';
 import type { VendorSource } from '../../activities/deps.ts';
 import { createNames } from '../../activities/http/names.ts';
 import type { Registry } from '../../activities/person/registry.ts';
+import { createSpending, type SpendingSettings } from '../../activities/spending.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
@@ -75,6 +76,8 @@ export interface StackOptions extends Partial<Config> {
   readonly providers?: readonly Vendor[];
   /** Asked in place of all others, as they are. */
   readonly vendors?: readonly VendorSource[];
+  /** In place of the settings in the sources file. */
+  readonly spendingSettings?: SpendingSettings;
   /** Asked in place of the simulated registry. */
   readonly registry?: Registry;
   /**
@@ -220,6 +223,7 @@ export async function startStack(options: StackOptions = {}) {
     ...others
   } = options;
   const {
+    spendingSettings,
     vendors = providers?.map((vendor) => vendorSource(vendor)),
     rocketReach,
     reacherRates,
@@ -293,6 +297,7 @@ export async function startStack(options: StackOptions = {}) {
     ...sources,
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),
+    ...(spendingSettings ? { spending: createSpending(workerDb, spendingSettings) } : {}),
     rules: time ? rules : { ...rules, ...SHORT_RULES },
   };
   const control = createControl(client, taskQueue);
@@ -407,7 +412,15 @@ export function vendorSource(
   rest: Partial<Omit<VendorSource, 'vendor'>> = {},
 ): VendorSource {
   const limits = { rates: [], dailyCredits: null };
-  return { vendor, types: vendor.gives, mayStore: true, capMs: 600_000, limits, ...rest };
+  return {
+    vendor,
+    types: vendor.gives,
+    mayStore: true,
+    capMs: 600_000,
+    limits,
+    dollarsPerCredit: null,
+    ...rest,
+  };
 }
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
