@@ -1,11 +1,13 @@
 import type { VendorProfile } from '../../db/lookups/candidates.ts';
 import type { Identity, Person } from '../vendors/vendor.ts';
 import { nameWords } from './names.ts';
-import { compareSurnames, readName } from './readings.ts';
+import { sameGivenName } from './nicknames.ts';
+import { compareSurnames, type Reading, readName } from './readings.ts';
 
 /**
  * Returns what a vendor's own profile of a person adds to our record. Some people use a name that
- * NPPES does not have: the profile of Dawei Wang may say `David Dawei Wang`.
+ * NPPES does not have: the profile of Dawei Wang may say `David Dawei Wang`. A profile without any
+ * of the given names on record adds nothing. It may be a relative's, even if it has our NPI.
  * @param identity of a response that is about this person
  * @returns null if it adds nothing
  */
@@ -13,25 +15,27 @@ export function profileOf(
   { name, employerDomain }: Identity,
   person: Person | null,
 ): VendorProfile | null {
-  const givenNames = person === null ? null : addedNames(name, person);
+  let givenNames: string | null = null;
+  if (person !== null && name !== null) {
+    const names = [person, ...person.otherNames];
+    const first = names.flatMap((one) => nameWords(one.first));
+    const known = [...first, ...nameWords(person.middle)];
+    const isKnown = (word: string) => known.some((own) => sameGivenName(word, own));
+    const readings = readName(name).filter(({ given }) => given.some(isKnown));
+    if (readings.length === 0) return null;
+    const surnames = names.map(({ last }) => nameWords(last));
+    const own = readings.find((reading) => isOfFamily(reading, surnames));
+    const added = (own?.given ?? []).filter((word) => word.length > 1 && !isKnown(word));
+    if (added.length > 0) givenNames = added.join(' ');
+  }
   if (givenNames === null && employerDomain === null) return null;
   return { givenNames, employerDomain };
 }
 
-/**
- * Returns the given names before the person's surname, or null if our record has all of them.
- * Returns null also if the profile has another surname.
- */
-function addedNames(name: Identity['name'], person: Person): string | null {
-  const surnames = [person, ...person.otherNames].map(({ last }) => nameWords(last));
-  const readings = readName(name).filter(({ family, surnameFirst }) => {
-    if (surnameFirst) return false;
-    return surnames.some((surname) => compareSurnames(family, surname) === 'same');
-  });
-  const [reading] = readings;
-  if (reading === undefined) return null;
-  const names = [person, ...person.otherNames].flatMap(({ first }) => nameWords(first));
-  const known = [...names, ...nameWords(person.middle)];
-  const added = reading.given.filter((word) => word.length > 1 && !known.includes(word));
-  return added.length === 0 ? null : added.join(' ');
+function isOfFamily(
+  { family, surnameFirst }: Reading,
+  surnames: readonly (readonly string[])[],
+): boolean {
+  if (surnameFirst) return false;
+  return surnames.some((surname) => compareSurnames(family, surname) === 'same');
 }
