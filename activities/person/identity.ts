@@ -1,15 +1,22 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
+import { readList } from '../verification/domains.ts';
 import { GIVEN_NAMES } from '../verification/own-names.ts';
-import { nameWords } from './names.ts';
+import { isParticle, nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import {
   compareSurnames,
   isNearSurname,
   type Reading,
+  type RecordedName,
   readName,
   recordReadings,
-  shorterFirst,
 } from './readings.ts';
+
+/**
+ * The surnames that may be a maiden name. Rarer ones are often given names that immigrants brought,
+ * such as Rahim.
+ */
+const SURNAMES: ReadonlySet<string> = new Set([...readList('surnames')].slice(0, 10_000));
 
 /**
  * Checks that a source's response is about the person to whom NPPES assigned the NPI. This is the
@@ -53,38 +60,58 @@ function isPerson(
   // A person with only one name is rejected, because too many people share a single name.
   if (person.first === '' || !stateAgrees(state, person)) return false;
   return readings.some((one) => {
-    if (one.surnameFirst && !mayBeSurnameFirst(one)) return false;
+    if (one.surnameFirst && !isSurnameFirst(one, person)) return false;
     return namesAgree(one, person) && !contradicts(one, person);
   });
 }
 
 /**
- * Returns true for `SMITH JOHN A` and `GARCIA LOPEZ MARIA`. `Scott James` is probably not James
- * Scott, and two words in the wrong order may be two other people.
+ * Returns true if the surname comes first in a name without a comma. In `Taylor Amy L` it does,
+ * because only a given name has an initial behind it. In all other cases both names must be exactly
+ * ours, and the surname must not be a given name: `Smith John` is John Smith, but `Scott James` may be
+ * a man named Scott.
  */
-function mayBeSurnameFirst({ given, family }: Reading): boolean {
-  return given.length + family.length > 2 && !GIVEN_NAMES.has(family.join(''));
+function isSurnameFirst({ given, family }: Reading, person: Person): boolean {
+  if (given.length > 1 && given.at(-1)?.length === 1) return true;
+  if (!mayStartName(family)) return false;
+  return recordOf(person).some((one) => {
+    const isFamily = compareSurnames(family, one.family) === 'same';
+    const isGiven = one.given.every((name) => given.includes(name));
+    return isFamily && (isGiven || one.given.join('') === given.join(''));
+  });
+}
+
+/** Returns true if these words at the start of a name may be a surname. */
+function mayStartName(family: readonly string[]): boolean {
+  return family.some((word) => !GIVEN_NAMES.has(word));
 }
 
 /** Decides whether a response with the requested NPI is about the person. */
 function mayBePerson(readings: readonly Reading[], person: Person): boolean {
-  const record = [person, ...person.otherNames].flatMap(recordReadings);
+  const record = recordOf(person);
   const middle = nameWords(person.middle);
   const givenNames = fullNames([...record.flatMap(({ given }) => given), ...middle]);
   return readings.some((one) => {
     if (namesAgree(one, person)) return true;
-    if (one.surnameFirst && person.first !== '') return false;
-    if (record.some(({ family }) => isNearSurname(one.family, family))) return true;
-    const kinships = kinshipsOf(one, person);
-    if (kinships.includes('same') || kinships.includes('spelled')) return true;
-    return fullNames(one.given).some((said) =>
+    const isGiven = fullNames(one.given).some((said) =>
       givenNames.some((name) => sameGivenName(name, said)),
+    );
+    if (one.surnameFirst && person.first !== '') {
+      return isGiven && mayStartName(one.family);
+    }
+    const kinships = kinshipsOf(one, record);
+    const isFamily = kinships.includes('same') || kinships.includes('spelled');
+    return (
+      isGiven || isFamily || record.some((name) => isNearSurname(one.family, name.family))
     );
   });
 }
 
-function kinshipsOf({ family }: Reading, person: Person) {
-  const record = [person, ...person.otherNames].flatMap(recordReadings);
+function recordOf(person: Person): RecordedName[] {
+  return [person, ...person.otherNames].flatMap(recordReadings);
+}
+
+function kinshipsOf({ family }: Reading, record: readonly RecordedName[]) {
   return record.map((one) => compareSurnames(family, one.family));
 }
 
@@ -100,32 +127,28 @@ function kinshipsOf({ family }: Reading, person: Person) {
  * - the full middle name, because many people use it as their first name
  */
 function namesAgree(reading: Reading, person: Person): boolean {
-  const record = [person, ...person.otherNames].flatMap(recordReadings);
-  const kinships = kinshipsOf(reading, person);
+  const record = recordOf(person);
+  const kinships = kinshipsOf(reading, record);
   if (kinships.every((kinship) => kinship === 'none')) return false;
   const middle = nameWords(person.middle);
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
   if (!kinships.includes('same')) return false;
-  return record.some(({ given }) => sharesInitial(reading.given, given));
+  return record.some(({ given }) => sharesInitial(reading.given[0], given[0]));
 }
 
+/**
+ * Returns true if the first full name in a response is a recorded one. In `J. Robert` this is
+ * Robert, because initials are ignored.
+ */
 function goesBy(
   said: readonly string[],
   first: readonly string[],
   middle: readonly string[],
 ): boolean {
-  const given = fullNames(said);
-  const recorded = fullNames([...first, ...middle]);
-  if (sameGivenName(given.join(''), first.join(''))) return true;
-  // If both sides have several full names, every name of the shorter side must agree with a name of
-  // the other side. Otherwise, the sisters Maria Elena and Maria Luisa would count as one person.
-  const [few, many] = shorterFirst(given, recorded);
-  if (few.length > 1)
-    return few.every((name) => many.some((other) => sameGivenName(name, other)));
-  // In all other cases, the first full name in the response must agree with a recorded name. In `J.
-  // Robert` the first full name is Robert, because initials are ignored.
-  const [called] = given;
-  return called !== undefined && recorded.some((name) => sameGivenName(name, called));
+  const [called] = fullNames(said);
+  if (called === undefined) return false;
+  if (sameGivenName(fullNames(said).join(''), first.join(''))) return true;
+  return fullNames([...first, ...middle]).some((name) => sameGivenName(name, called));
 }
 
 /** Returns the names that are longer than an initial. */
@@ -133,36 +156,88 @@ function fullNames(words: readonly string[]): string[] {
   return words.filter((word) => word.length > 1);
 }
 
-/**
- * Returns true if one of the two first names is only an initial and both begin with the same
- * letter.
- */
-function sharesInitial(
-  [said = '']: readonly string[],
-  [first = '']: readonly string[],
-): boolean {
-  const isInitial = said.length === 1 || first.length === 1;
-  return isInitial && said[0] === first[0];
+/** Returns true if one of two names is only an initial and both begin with the same letter. */
+function sharesInitial(one = '', other = ''): boolean {
+  return (one.length === 1 || other.length === 1) && one[0] === other[0];
 }
 
 /**
- * Returns true if the generation or a middle name of a response differs from our record. `John
- * Peter Miller` and `John P Miller` are not John Quincy Miller. A middle name that is not a given
- * name may be a surname from before a marriage, so it contradicts nothing.
+ * Returns true if the generation or the given names of a response contradict our record. Names do if
+ * each side has one that the other side lacks: `John Peter Miller` and `John P Miller` are not John
+ * Quincy Miller, but may be John Miller. Only a maiden name may stand in place of our middle name:
+ * Mary Smith Jones may be Mary Ann Jones, but Maria Lopez Cruz is not Maria Ruiz Cruz.
  */
-function contradicts({ given, middle, generation }: Reading, person: Person): boolean {
+function contradicts(reading: Reading, person: Person): boolean {
+  const { generation } = reading;
   if (generation && person.generation && generation !== person.generation) return true;
-  if (person.middle === null) return false;
-  const names = [person, ...person.otherNames].flatMap(({ first, last }) => [
-    first,
-    last,
-  ]);
-  const recorded = [...names, person.middle].flatMap(nameWords);
-  return [...given, ...middle].some((word) => {
-    if (word.length === 1) return recorded.every((name) => name[0] !== word);
-    if (!GIVEN_NAMES.has(word)) return false;
-    return recorded.every((name) => name !== word[0] && !sameGivenName(name, word));
+  const middle = nameWords(person.middle);
+  return recordOf(person).every(({ given, family }) => {
+    const kinship = compareSurnames(reading.family, family);
+    if (kinship === 'none') return true;
+    // If the surname is ours as a whole, none of its words is a middle name.
+    const between = kinship === 'part' ? reading.middle.filter(mayBeMiddle) : [];
+    const said = [...reading.given, ...between];
+    const { extra, missing } = compareGiven(said, [...given, ...middle]);
+    const names = extra.filter((name) => !isOurSurname(name, reading, person));
+    if (names.length === 0 || missing.length === 0) return false;
+    const isMaiden = names.every((name) => between.includes(name) && isSurname(name));
+    const isMiddle = missing.every((name) => middle.includes(name) && !isSurname(name));
+    return !isMaiden || !isMiddle;
   });
+}
+
+/** Returns true unless a word is only a particle. `Van` is also a given name in Vietnam. */
+function mayBeMiddle(word: string): boolean {
+  return !isParticle(word) || GIVEN_NAMES.has(word);
+}
+
+/**
+ * Compares the given names of a response with the recorded ones.
+ * @returns the names that only one side has
+ */
+function compareGiven(given: readonly string[], recorded: readonly string[]) {
+  const said = joinNames(given, recorded);
+  const missing = joinNames(recorded, said);
+  const extra: string[] = [];
+  // The initials come last, so that the J of `John J` does not stand for John.
+  const initials = said.filter((name) => name.length === 1);
+  for (const name of [...fullNames(said), ...initials]) {
+    let index = missing.findIndex((other) => sameGivenName(name, other));
+    if (index < 0) index = missing.findIndex((other) => sharesInitial(name, other));
+    if (index < 0) extra.push(name);
+    else missing.splice(index, 1);
+  }
+  return { extra, missing };
+}
+
+/** Joins two neighboring names that are one name on the other side: Min Jun and Minjun. */
+function joinNames(names: readonly string[], others: readonly string[]): string[] {
+  const index = names.findIndex((name, at) => {
+    const joined = name + (names[at + 1] ?? '');
+    return joined !== name && others.some((other) => sameGivenName(joined, other));
+  });
+  if (index < 0) return [...names];
+  const joined = names.slice(index, index + 2).join('');
+  return [...names.slice(0, index), joined, ...names.slice(index + 2)];
+}
+
+/** Returns true for a surname on record, or its initial, that a response has as a middle name. */
+function isOurSurname(
+  name: string,
+  { family, middle }: Reading,
+  person: Person,
+): boolean {
+  const last = family.slice(middle.length);
+  const surnames = recordOf(person).flatMap((one) => one.family);
+  return surnames.some((one) => {
+    if (compareSurnames(last, [one]) !== 'none') return false;
+    return one === name || sharesInitial(one, name);
+  });
+}
+
+/** Returns true for a frequent surname that is not also a given name. */
+function isSurname(name: string): boolean {
+  return SURNAMES.has(name) && !GIVEN_NAMES.has(name);
 }
 
 /**

@@ -11,10 +11,13 @@ for (const [index, numeral] of 'i ii iii iv v vi vii viii ix x'.split(' ').entri
 /** Titles before a name. A title that is also a common name, such as `Major`, is left out. */
 const TITLES: ReadonlySet<string> = new Set(
   (
-    'dr doctor prof professor mr mrs ms miss rev reverend rabbi fr sister ' +
-    'lt ltc lcdr cdr cmdr capt cpt captain maj col colonel sgt'
+    'the very dr doctor prof professor mr mrs ms miss rev reverend rabbi imam fr sister msgr monsignor ' +
+    'honorable lt ltc lcdr cdr cmdr capt cpt captain maj col colonel brig rear vice general adm admiral sgt'
   ).split(' '),
 );
+
+/** Titles that are also given names. They count as titles only before a dot. */
+const TITLES_WITH_DOT: ReadonlySet<string> = new Set(['gen', 'hon']);
 
 const CREDENTIALS: ReadonlySet<string> = new Set(readTable('credentials').flat());
 
@@ -140,7 +143,7 @@ export interface Stripped {
 export function stripTitles(text: string): Stripped {
   let words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
   let generation: number | null = null;
-  while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
+  while (words.length > 1 && isTitle(words[0] ?? '')) words.shift();
   while (words.length > 1) {
     const named = generationAtEnd(words);
     const length = named === null ? credentialLength(words) : 1;
@@ -149,6 +152,11 @@ export function stripTitles(text: string): Stripped {
     words = words.slice(0, -length);
   }
   return { name: words.join(' ').replace(/,$/, ''), generation };
+}
+
+function isTitle(word: string): boolean {
+  const plain = letters(word);
+  return TITLES.has(plain) || (TITLES_WITH_DOT.has(plain) && word.endsWith('.'));
 }
 
 /**
@@ -163,16 +171,15 @@ function generationAtEnd(words: readonly string[]): number | null {
 }
 
 /**
- * Returns how many words at the end of a name are one credential: one for `MD`, two for `M. D.`,
- * and three for `D D S`. Zero if the name ends in no credential.
+ * Returns how many words at the end of a name are one credential: one for `MD`, two for `M. D.` and
+ * `Pharm. D.`, and three for `D D S`. Zero if the name ends in no credential.
  */
 function credentialLength(words: readonly string[]): number {
   const [before = '', last = ''] = words.slice(-2);
   if (isCredential(last, before.endsWith(','))) return 1;
   const spaced = [3, 2].find((length) => {
-    const pieces = words.slice(-length).map(letters);
-    const isShort = pieces.every((piece) => piece.length < 3);
-    return isShort && length < words.length && CREDENTIALS.has(pieces.join(''));
+    const joined = words.slice(-length).map(letters).join('');
+    return length < words.length && CREDENTIALS.has(joined);
   });
   return spaced ?? 0;
 }

@@ -222,10 +222,7 @@ const MIN_NEAR = 5;
 const MIN_LONG = 9;
 
 /** Returns two lists with the shorter one first. */
-export function shorterFirst<T>(
-  a: readonly T[],
-  b: readonly T[],
-): [readonly T[], readonly T[]] {
+function shorterFirst<T>(a: readonly T[], b: readonly T[]): [readonly T[], readonly T[]] {
   if (a.length <= b.length) return [a, b];
   return [b, a];
 }

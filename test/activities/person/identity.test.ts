@@ -155,6 +155,8 @@ const SAME: Readonly<Record<string, string>> = {
     Jane Public PA-C ~ Jane|Public
     Public, Jane Q., MD ~ Jane|Public|Quinn
     PUBLIC, JANE ~ Jane|Public
+    Public Jane ~ Jane|Public
+    Public|Jane ~ Jane|Public
     Jane Public, Family Medicine ~ Jane|Public
     Ludwig van der Berg ~ Ludwig|Van Der Berg
     Maria Garcia Lopez ~ Maria|Garcia Lopez
@@ -381,8 +383,6 @@ const STRANGERS: Readonly<Record<string, string>> = {
     Omar|El Masri ~ Omar|El Sayed
     John A Public ~ Jane|Public|A
     John O Smith ~ Jane|Smith|O
-    Public Jane ~ Jane|Public
-    Public|Jane ~ Jane|Public
     李|王 ~ Jane|Public`,
   'no first name': `
     FNU|Rahul ~ Jane|Rahul

@@ -8,7 +8,7 @@ import { freshDatabase } from '../../support/database.ts';
 import { providersIn } from '../../support/providers.ts';
 
 // Compares names as vendors write them to names as NPPES has them. The pairs in name-pairs.json were
-// written before the rules, from naming customs. Nine pairs that the rules still get wrong are left
+// written before the rules, from naming customs. Ten pairs that the rules still get wrong are left
 // out, such as Jean and Jeanne.
 
 interface Pair {
