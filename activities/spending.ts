@@ -83,11 +83,13 @@ export function createSpending(
     ): Promise<boolean> {
       if (maxPricePerLookup === null) return false;
       const spending = await readLookupSpending(db, requestId);
-      if (spending === null || vendor.id in spending.credits) return false;
+      if (spending === null) return false;
       const { lookupId, requestedType } = spending;
-      const credits = { ...spending.credits, [vendor.id]: vendor.cost(requestedType) };
+      const credits = new Map(Object.entries(spending.credits));
+      if (credits.has(vendor.id)) return false;
+      credits.set(vendor.id, vendor.cost(requestedType));
       const dollars = sources.map(
-        (source) => (credits[source.vendor.id] ?? 0) * (source.dollarsPerCredit ?? 0),
+        (source) => (credits.get(source.vendor.id) ?? 0) * (source.dollarsPerCredit ?? 0),
       );
       if (dollars.reduce((sum, one) => sum + one, 0) <= maxPricePerLookup) return false;
       const judged = [{ vendor: vendor.id, obstacle: 'max_price_per_lookup' }];
