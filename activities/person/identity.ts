@@ -68,16 +68,21 @@ function isPerson(
 /**
  * Returns true if the surname comes first in a name without a comma. In `Taylor Amy L` it does,
  * because only a given name has an initial behind it. In all other cases both names must be exactly
- * ours, and the surname must not be a given name: `Smith John` is John Smith, but `Scott James` may be
- * a man named Scott.
+ * ours, the surname must not be a given name, and the last word must not be another surname: `Smith
+ * John` is John Smith, but `Scott James` may be a man named Scott, and so may `Scott John Moll`.
  */
 function isSurnameFirst({ given, family }: Reading, person: Person): boolean {
   if (given.length > 1 && given.at(-1)?.length === 1) return true;
   if (!mayStartName(family)) return false;
+  const middle = nameWords(person.middle);
   return recordOf(person).some((one) => {
-    const isFamily = compareSurnames(family, one.family) === 'same';
-    const isGiven = one.given.every((name) => given.includes(name));
-    return isFamily && (isGiven || one.given.join('') === given.join(''));
+    if (compareSurnames(family, one.family) !== 'same') return false;
+    if (one.given.join('') === given.join('')) return true;
+    const others = given.filter((name) => !one.given.includes(name));
+    const isGiven = others.every(
+      (name) => GIVEN_NAMES.has(name) || middle.includes(name),
+    );
+    return isGiven && one.given.every((name) => given.includes(name));
   });
 }
 

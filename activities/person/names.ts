@@ -16,9 +16,6 @@ const TITLES: ReadonlySet<string> = new Set(
   ).split(' '),
 );
 
-/** Titles that are also given names. They count as titles only before a dot. */
-const TITLES_WITH_DOT: ReadonlySet<string> = new Set(['gen', 'hon']);
-
 const CREDENTIALS: ReadonlySet<string> = new Set(readTable('credentials').flat());
 
 /**
@@ -143,7 +140,7 @@ export interface Stripped {
 export function stripTitles(text: string): Stripped {
   let words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
   let generation: number | null = null;
-  while (words.length > 1 && isTitle(words[0] ?? '')) words.shift();
+  while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
   while (words.length > 1) {
     const named = generationAtEnd(words);
     const length = named === null ? credentialLength(words) : 1;
@@ -152,11 +149,6 @@ export function stripTitles(text: string): Stripped {
     words = words.slice(0, -length);
   }
   return { name: words.join(' ').replace(/,$/, ''), generation };
-}
-
-function isTitle(word: string): boolean {
-  const plain = letters(word);
-  return TITLES.has(plain) || (TITLES_WITH_DOT.has(plain) && word.endsWith('.'));
 }
 
 /**

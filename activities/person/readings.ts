@@ -33,6 +33,11 @@ export interface Reading {
 /** One spelling of a recorded name. The words are folded. */
 export type RecordedName = Pick<Reading, 'given' | 'family'>;
 
+/** Titles that are also names. A name that begins with one is also read without it. */
+const NAMES_TOO: ReadonlySet<string> = new Set(
+  'bishop brother deacon father gen hon pastor sr'.split(' '),
+);
+
 /**
  * The longest text that is read as a name. A longer text is not a name, and trying all its
  * interpretations would take too long.
@@ -136,9 +141,13 @@ function readWords({ name, generation }: Stripped): Reading[] {
   const shorter = ends.map((end) => stripTitles(words.slice(0, end).join(' ')));
   const known = [generation, ...shorter.map((one) => one.generation)];
   const latest = known.find((one) => one !== null) ?? null;
-  return [name, ...shorter.map((one) => one.name)].flatMap((one) =>
-    splitAtEach(one.split(/\s+/), latest),
-  );
+  return [name, ...shorter.map((one) => one.name)].flatMap((one) => {
+    const whole = one.split(/\s+/);
+    const [title] = nameWords(whole[0] ?? '');
+    const readings = splitAtEach(whole, latest);
+    if (title === undefined || !NAMES_TOO.has(title)) return readings;
+    return [...readings, ...splitAtEach(whole.slice(1), latest)];
+  });
 }
 
 function splitAtEach(words: readonly string[], generation: number | null): Reading[] {

@@ -8,8 +8,8 @@ import { freshDatabase } from '../../support/database.ts';
 import { providersIn } from '../../support/providers.ts';
 
 // Compares names as vendors write them to names as NPPES has them. The pairs in name-pairs.json were
-// written before the rules, from naming customs. Ten pairs that the rules still get wrong are left
-// out, such as Jean and Jeanne.
+// written before the rules, from naming customs. 13 pairs that the rules still get wrong are left
+// out, such as Jean and Jeanne, or a man's middle name that is a surname.
 
 interface Pair {
   /** The fields of NPPES: `first|last|middle|suffix|other last name`. */
