@@ -19,7 +19,7 @@ import {
 const SURNAMES: ReadonlySet<string> = new Set([...readList('surnames')].slice(0, 10_000));
 
 /**
- * Checks that a source's response is about the person to whom NPPES assigned the NPI. This is the
+ * Checks that a response is about the person with the requested NPI in NPPES. This is the
  * main protection against returning a stranger's address.
  *
  * - If the response contains an NPI, it must be the requested one. If the response also contains a
