@@ -36,18 +36,30 @@ export function preferredWait(request: Request) {
 }
 
 /**
- * Adds the header `Preference-Applied` if the request was held. The header shows the maximum wait
- * and the event that would have ended it.
+ * Returns true if the client asks for the results in the response to a submit
+ * (`return=representation`, RFC 7240, section 4.2).
+ */
+export function prefersResults(request: Request): boolean {
+  const header: unknown = request.headers.prefer;
+  if (typeof header !== 'string') return false;
+  return /(?:^|[,;])\s*return\s*=\s*"?representation"?\s*(?:$|[,;])/i.test(header);
+}
+
+/**
+ * Adds the header `Preference-Applied` if a preference was honored. It shows the maximum wait, the
+ * event that would have ended it, and whether the response has the results.
  */
 export function applied(
   response: ResponseObject,
   wait: ReturnType<typeof preferredWait>,
+  hasResults = false,
 ): ResponseObject {
-  if (!wait) return response;
-  const until = wait.until === 'change' ? ', until=change' : '';
-  return response
-    .header('preference-applied', `wait=${wait.seconds}${until}`)
-    .vary('prefer');
+  const honored: string[] = [];
+  if (wait) honored.push(`wait=${wait.seconds}`);
+  if (wait?.until === 'change') honored.push('until=change');
+  if (hasResults) honored.push('return=representation');
+  if (honored.length === 0) return response;
+  return response.header('preference-applied', honored.join(', ')).vary('prefer');
 }
 
 /**

@@ -5,7 +5,11 @@ import type { Logger } from 'pino';
 import { isSandbox } from '../../db/accounts/organizations.ts';
 import { type Changes, endOf } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
-import { findEnvelopeState } from '../../db/requests/envelope.ts';
+import {
+  envelopeText,
+  findEnvelope,
+  findEnvelopeState,
+} from '../../db/requests/envelope.ts';
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import {
   type SubmitCommand,
@@ -27,7 +31,8 @@ import {
   parseJson,
   readBody,
 } from '../http/json-body.ts';
-import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
+import { applied, holdUntil, preferredWait, prefersResults } from '../http/prefer.ts';
+import { readInTurn } from '../http/turn-queue.ts';
 import { check, ignoredFields, PARAMETERS } from '../http/validation.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { type Starter, startBatch } from '../temporal.ts';
@@ -79,18 +84,14 @@ async function accept(
     const command = commandFor(request, submittedAs, body, header, deps.testOutcomeOf);
     return await submit(deps.db, command, deps.rules);
   });
-  const accepted = (response: string) =>
-    h.response(response).code(202).type('application/json');
   switch (outcome.kind) {
     case 'accepted':
-      return await finishAccepted(
-        request,
-        accepted(outcome.response),
-        outcome.start,
-        deps,
-      );
-    case 'repeated':
-      return accepted(outcome.response).header('idempotent-replayed', 'true');
+      await startAccepted(request, outcome.start, deps);
+      return await respond(request, h, outcome.response, deps);
+    case 'repeated': {
+      const response = await respond(request, h, outcome.response, deps);
+      return response.header('idempotent-replayed', 'true');
+    }
     case 'mismatch':
       throw invalid([
         {
@@ -146,45 +147,77 @@ function idempotencyOf(
   };
 }
 
-/**
- * Starts the workflow of a new batch. If the client sent `Prefer: wait`, waits until the batch is
- * final or the wait is over.
- */
-async function finishAccepted(
+/** Logs a new batch and starts its workflow. */
+async function startAccepted(
   request: Request,
-  response: ResponseObject,
   batch: BatchStart,
   deps: SubmitDeps,
-): Promise<ResponseObject> {
-  const { organizationId } = request.auth.credentials;
-  const { batchId } = batch;
-  request.app.batchId = batchId;
+): Promise<void> {
+  request.app.batchId = batch.batchId;
   const line = {
-    organization_id: organizationId,
-    batch_id: batchId,
+    organization_id: request.auth.credentials.organizationId,
+    batch_id: batch.batchId,
     total: batch.npis.length,
   };
   deps.log.info(line, 'batch accepted');
   await startNow(deps, batch, request.info.received);
-  const preferred = preferredWait(request);
-  if (!preferred) return response;
-  // If the key becomes invalid, the wait ends, but the batch is still accepted.
-  const look = async () => {
-    if ((await keyRefusal(request, deps.db)) !== null) return true;
-    const state = await findEnvelopeState(deps.db, { organizationId, batchId });
-    return state?.isFinal === true;
-  };
-  const { seconds } = preferred;
+}
+
+/**
+ * Returns the response to a submit. If the client sent `Prefer: wait`, first waits until the batch
+ * is final or the wait is over. With `return=representation`, a final batch is returned as an
+ * envelope with status 200. Otherwise the response is the 202, with the status of the batch at the
+ * end of the wait.
+ * @param text the body of the 202, as it is stored for the Idempotency-Key
+ */
+async function respond(
+  request: Request,
+  h: ResponseToolkit,
+  text: string,
+  { db, log, changes }: SubmitDeps,
+): Promise<ResponseObject> {
+  const accepted = (body: string) => h.response(body).code(202).type('application/json');
+  const wait = preferredWait(request);
+  const isAsked = prefersResults(request);
+  if (!wait && !isAsked) return accepted(text);
+  const body: Accepted = JSON.parse(text);
+  const { organizationId } = request.auth.credentials;
+  const batch = { organizationId, batchId: body.batch_id };
+  let isFinal = body.status === 'completed';
   try {
-    await holdUntil(request, deps.changes, endOf(batchId), seconds, look);
+    // If the key becomes invalid, the wait ends, but the batch is still accepted.
+    const look = async () => {
+      if ((await keyRefusal(request, db)) !== null) return true;
+      isFinal = (await findEnvelopeState(db, batch))?.isFinal === true;
+      return isFinal;
+    };
+    // `until=change` has no meaning for a submit, because the 202 shows nothing that could change
+    // before the end.
+    const watched = endOf(batch.batchId);
+    if (wait) await holdUntil(request, changes, watched, wait.seconds, look);
+    if (isFinal && isAsked) {
+      const envelope = await readInTurn(request, () => findEnvelope(db, batch));
+      if (envelope) {
+        const results = h.response(envelopeText(envelope, 'poll'));
+        return applied(results.type('application/json'), untilEnd(wait), true);
+      }
+    }
   } catch (error) {
     // The batch is already accepted, so the response must be 202 even if the wait fails.
-    deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
+    log.warn({ err: error, batch_id: batch.batchId }, 'wait ended early');
   }
-  // `until=change` has no meaning for a submit, because the 202 shows nothing that could change
-  // before the end. The body is the same with and without a wait, so a repeated Idempotency-Key
-  // gets exactly the same body.
-  return applied(response, { seconds, until: 'end' });
+  if (isFinal) body.status = 'completed';
+  return applied(accepted(JSON.stringify(body)), untilEnd(wait));
+}
+
+/** The fields of the 202 that are read here. */
+interface Accepted {
+  readonly batch_id: string;
+  status: 'in-progress' | 'completed';
+}
+
+function untilEnd(wait: ReturnType<typeof preferredWait>) {
+  return wait && ({ seconds: wait.seconds, until: 'end' } as const);
 }
 
 /**

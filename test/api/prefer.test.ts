@@ -4,8 +4,14 @@ import { revokeKey, rotateKey } from '../../db/accounts/keys.ts';
 import { suspendOrganization } from '../../db/accounts/organizations.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
-import { eventually, type Organization, RULES } from '../support/organization.ts';
+import {
+  type EnvelopeAnswer,
+  eventually,
+  type Organization,
+  RULES,
+} from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // `Prefer: wait`: the response comes when the request is final, or with `until=change` at the first
 // change. Waiting uses no database connection.
@@ -150,8 +156,78 @@ test('a submit with Prefer: wait returns when its batch is completed', async (t)
   await settleAll();
   const { status, json, headers } = await submitted;
   t.is(status, 202);
+  t.is(json.status, 'completed');
   t.is(headers.get('preference-applied'), 'wait=50');
   t.is((await client.batch(json.batch_id)).batch.status, 'completed');
+});
+
+const RESULTS = { prefer: 'wait=50, return=representation' };
+
+test('with return=representation, a submit returns the results of a completed batch', async (t) => {
+  const client = await stack.organization();
+  const key = { 'idempotency-key': 'one-call' };
+  const submitted = client.bulk({ npis: [NPI] }, { ...RESULTS, ...key });
+  const [open = ''] = await eventually(async () => {
+    const rows = await stack.openRequests(client.organizationId);
+    return rows.length > 0 ? rows : null;
+  });
+  await settle(stack.db, open, 'failed', 'test', RULES);
+  const { status, json, headers } = await submitted;
+  t.is(status, 200);
+  t.is(headers.get('preference-applied'), 'wait=50, return=representation');
+  const { batch, data } = json as unknown as EnvelopeAnswer;
+  t.is(batch.status, 'completed');
+  t.like(data, [{ request_id: open, npi: NPI, status: 'failed' }]);
+  t.deepEqual(json, await client.batch(batch.id));
+
+  const repeated = await client.bulk({ npis: [NPI] }, { ...RESULTS, ...key });
+  t.is(repeated.status, 200);
+  t.is(repeated.headers.get('idempotent-replayed'), 'true');
+  t.deepEqual(repeated.json, json);
+  const plain = await client.bulk({ npis: [NPI] }, key);
+  t.is(plain.status, 202);
+  t.like(plain.json, { batch_id: batch.id, status: 'in-progress' });
+});
+
+test('with return=representation, a batch that takes longer is returned as a 202', async (t) => {
+  const client = await stack.organization();
+  for (const prefer of ['return=representation, wait=1', 'return=representation']) {
+    const { status, json, headers } = await client.single({ npi: NPI }, { prefer });
+    t.is(status, 202);
+    t.is(json.status, 'in-progress');
+    const applied = prefer.includes('wait') ? 'wait=1' : null;
+    t.is(headers.get('preference-applied'), applied);
+  }
+});
+
+test('a stored email is returned in one call, even without a wait', async (t) => {
+  const client = await stack.organization();
+  const email = 'jo@clinic.example';
+  const npi = '2000000028';
+  await storeEmail(stack.db, {
+    ...{ npi, email, emailType: 'professional', source: 'test' },
+    lastValidatedAt: new Date(),
+  });
+  const { status, json } = await client.single(
+    { npi },
+    { prefer: 'return=representation' },
+  );
+  t.is(status, 200);
+  t.is((json as unknown as EnvelopeAnswer).data[0]?.email, email);
+});
+
+test('a key that is revoked during the wait gets a 202 without results', async (t) => {
+  const client = await stack.organization();
+  const submitted = client.single({ npi: NPI }, RESULTS);
+  const [open = ''] = await eventually(async () => {
+    const rows = await stack.openRequests(client.organizationId);
+    return rows.length > 0 ? rows : null;
+  });
+  await revokeKey(stack.db, BY, client.keyId);
+  const { status, json } = await submitted;
+  t.is(status, 202);
+  t.is(json.status, 'in-progress');
+  await settle(stack.db, open, 'failed', 'test', RULES);
 });
 
 // Guard: `waits` of api/http/overload.ts.
