@@ -72,8 +72,8 @@ export function createSpending(
 
     /**
      * Skips a vendor if its call could cost more than the lookup may still spend, and records that.
-     * A vendor that the lookup has already called is never skipped, because its job may be paid
-     * for.
+     * A vendor that has a job of the lookup or has responded is never skipped, because it is not
+     * paid again.
      * @returns true if the vendor is skipped
      */
     async skipIfTooExpensive(
@@ -85,12 +85,14 @@ export function createSpending(
       const spending = await readLookupSpending(db, requestId);
       if (spending === null) return false;
       const { lookupId, requestedType } = spending;
-      const credits = new Map(Object.entries(spending.credits));
-      if (credits.has(vendor.id)) return false;
-      credits.set(vendor.id, vendor.cost(requestedType));
-      const dollars = sources.map(
-        (source) => (credits.get(source.vendor.id) ?? 0) * (source.dollarsPerCredit ?? 0),
-      );
+      const called = new Map(Object.entries(spending.vendors));
+      if (called.get(vendor.id)?.isPaid) return false;
+      const dollars = sources.map((source) => {
+        const { id } = source.vendor;
+        const next = id === vendor.id ? vendor.cost(requestedType) : 0;
+        const credits = (called.get(id)?.credits ?? 0) + next;
+        return credits * (source.dollarsPerCredit ?? 0);
+      });
       if (dollars.reduce((sum, one) => sum + one, 0) <= maxPricePerLookup) return false;
       const judged = [{ vendor: vendor.id, obstacle: 'max_price_per_lookup' }];
       await recordSkipped(db, [{ requestId, lookupId, judged }]);

@@ -1,5 +1,5 @@
 import type { VendorProfile } from '../../db/lookups/candidates.ts';
-import type { Identity, Person } from '../vendors/vendor.ts';
+import type { GivenName, Identity, Person } from '../vendors/vendor.ts';
 import { nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import { compareSurnames, type Reading, readName } from './readings.ts';
@@ -17,6 +17,8 @@ export function profileOf(
 ): VendorProfile | null {
   let givenNames: string | null = null;
   if (person !== null && name !== null) {
+    // A couple's profile, such as `John & Karen Miller`.
+    if (/&|\band\b/i.test(fullName(name))) return null;
     const names = [person, ...person.otherNames];
     const first = names.flatMap((one) => nameWords(one.first));
     const known = [...first, ...nameWords(person.middle)];
@@ -30,6 +32,10 @@ export function profileOf(
   }
   if (givenNames === null && employerDomain === null) return null;
   return { givenNames, employerDomain };
+}
+
+function fullName(name: GivenName): string {
+  return name.kind === 'full' ? name.full : `${name.first} ${name.last}`;
 }
 
 function isOfFamily(

@@ -1,5 +1,5 @@
 import type { Database } from '../../db/client.ts';
-import { readMailDomains } from '../../db/lookups/mail-domains.ts';
+import { isOfAnother, readMailDomains } from '../../db/lookups/mail-domains.ts';
 import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
 import type { RequestedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
@@ -81,7 +81,11 @@ export async function addPatterns(db: Database, subject: Subject): Promise<Subje
   const employer = clearEmployer(subject);
   const pattern = patterns.find(({ domain }) => domain === employer?.domain);
   if (pattern === undefined || subject.person === null) return { ...subject, patterns };
-  return { ...subject, patterns, writtenEmail: writeEmail(pattern, subject.person) };
+  const email = writeEmail(pattern, subject.person);
+  // The address may be a namesake's.
+  if (email === null || (await isOfAnother(db, email, subject.npi)))
+    return { ...subject, patterns };
+  return { ...subject, patterns, writtenEmail: email };
 }
 
 /** Returns the domains of the provider's likely employers. */
@@ -118,18 +122,14 @@ function personOf(facts: ProviderFacts): Person | null {
   const isOther =
     other !== null && (other.first !== name.first || other.last !== name.last);
   const otherNames = isOther ? [other] : [];
-  // The given names of vendors' profiles, such as the David of Dawei Wang.
-  const profileNames = facts.profiles
-    .map(({ givenNames }) => givenNames)
-    .filter((first) => first !== null)
-    .map((first) => ({ first, last: name.last }));
   const practice = practiceOf(facts);
   const states = facts.otherStates.map((one) => usState(one, null));
   return {
     ...name,
     middle: middleName(facts.middleName),
     generation: generationIn(facts),
-    otherNames: [...otherNames, ...restoredNames(facts), ...profileNames],
+    otherNames: [...otherNames, ...restoredNames(facts)],
+    profileNames: facts.profiles.flatMap(({ givenNames }) => nameWords(givenNames)),
     practice,
     otherStates: states
       .filter((one) => one !== null)

@@ -54,6 +54,11 @@ export interface Person extends PersonName {
   readonly generation: number | null;
   /** Other names of the person in NPPES, such as a name before a marriage. */
   readonly otherNames: readonly PersonName[];
+  /**
+   * Further given names in vendors' profiles of the person, folded. An address may contain them,
+   * but they don't identify the person, because a profile may be wrong.
+   */
+  readonly profileNames: readonly string[];
   readonly practice: {
     readonly line1: string | null;
     readonly city: string | null;

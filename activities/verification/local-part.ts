@@ -132,6 +132,7 @@ const LETTERS: readonly Kind[] = ['initial', 'surnameInitial', 'letter'];
 const GIVEN: readonly Kind[] = ['given', 'shortForm'];
 const OTHER_NAMES: readonly Kind[] = ['otherGiven', 'otherSurname', 'word'];
 const UNRELATED: readonly Kind[] = [...LETTERS, ...OTHER_NAMES, 'letters'];
+const UNRELATED_NAME: readonly Kind[] = ['letter', ...OTHER_NAMES, 'letters'];
 
 /**
  * The rules, in order. The first rule that decides is used, and the default is `unclear`. People
@@ -248,16 +249,8 @@ const RULES: readonly Rule[] = [
       !/[0-9]/.test(local) &&
       pieces.every(({ kind }) => kind === 'letter'),
   },
-  // `zorblat.smith`: another name with the surname.
-  {
-    at: 'free mail',
-    owner: 'other_person',
-    decides: ({ local, pieces }) =>
-      /^[a-z]{2,}\.[a-z]{2,}$/.test(local) &&
-      pieces.length === 2 &&
-      pieces.some(({ kind }) => kind === 'surname') &&
-      pieces.some(({ kind }) => kind === 'word' || kind === 'otherSurname'),
-  },
+  // `zorblat.smith`, `smith_tou81`: another name with the surname.
+  { at: 'free mail', owner: 'other_person', decides: isOtherWithSurname },
   // `mgonzalez`, `gonzalezm`: another initial with another surname.
   { at: 'free mail', owner: 'other_person', decides: isOtherInitialWithName },
   // `mariagonzalez`, `gonzalez_maria`, `john.karen.gonzalez`: another full name.
@@ -352,6 +345,21 @@ function isOtherPair({ local, pieces }: Reading): boolean {
   if (!/^[a-z]{2,}\.[a-z]{2,}$/.test(local)) return false;
   const isOther = pieces.every(({ kind }) => UNRELATED.includes(kind));
   return isOther && new Set(pieces.map(({ token }) => token)).size === 2;
+}
+
+/** Returns true for the surname and an unrelated word, with a separator between them. */
+function isOtherWithSurname({ local, pieces }: Reading): boolean {
+  if (!/^[a-z]{2,}[._-][a-z]{2,}[0-9]*$/.test(local)) return false;
+  const surname = pieces.find(({ kind }) => kind === 'surname');
+  const others = pieces.filter((piece) => piece !== surname);
+  const length = others.reduce((sum, { text }) => sum + text.length, 0);
+  return (
+    surname !== undefined &&
+    length > 2 &&
+    others.every(
+      ({ kind, token }) => token !== surname.token && UNRELATED_NAME.includes(kind),
+    )
+  );
 }
 
 function isOtherInitialWithName(reading: Reading): boolean {

@@ -55,6 +55,7 @@ export class OwnNames {
     const middle = nameWords(person === null ? null : person.middle);
     const words = [...names.map(({ first }) => nameWords(first)), middle];
     const called = person !== null && person.generation === 2 ? ['jun', 'junior'] : [];
+    if (person !== null) called.push(...person.profileNames);
     const given = [...words.flat(), ...words.map((some) => some.join('')), ...called]
       .filter((name) => name !== '')
       .flatMap((name) => [name, withoutUmlauts(name)]);

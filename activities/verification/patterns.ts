@@ -92,7 +92,7 @@ function partsOf({ first, last, middle }: FullName): NameParts[] {
   const [given = ''] = nameWords(first);
   const family = nameWords(last);
   const [second = ''] = nameWords(middle);
-  if (given === '') return [];
+  if (given === '' || family.length === 0) return [];
   const surnames = new Set([family.join(''), ...family.slice(-1)]);
   return [...surnames].map((surname) => {
     return { first: given, last: surname, middle: second.charAt(0) };
@@ -136,6 +136,7 @@ export function writeEmail(
   // The first parts have the whole surname in one word.
   const [parts] = partsOf(person);
   if (!isVerifiable || !isFull(format) || parts === undefined) return null;
+  if (parts.first.length === 1 || parts.last.length === 1) return null;
   return `${FULL[format](parts)}@${domain}`;
 }
 

@@ -153,6 +153,10 @@ const PARTS: readonly Kind[] = [
   'letters',
 ];
 
+function isOther(kind: Kind): boolean {
+  return kind === 'otherGiven' || kind === 'otherSurname';
+}
+
 /**
  * Returns one piece for a token that is another name and only begins like the person's: `alexei` of
  * Alexander is not `alex` with two initials, and `amira` is not Amir A.
@@ -167,6 +171,10 @@ function mergeUnrelated(
   const filled = pieces.reduce((sum, piece) => sum + piece.text.length, 0);
   const isName =
     filled === text.length && pieces.every(({ kind }) => PARTS.includes(kind));
+  const isFullName = pieces.every(
+    ({ kind, text: { length } }) => length > 3 && isOther(kind),
+  );
+  if (isFullName) return pieces;
   if (!isName || own.isGivenWithInitials(text)) return pieces;
   const kind = GIVEN_NAMES.has(text) ? 'otherGiven' : 'word';
   return [{ kind, text, token: first.token }];
@@ -218,10 +226,13 @@ function kindOf(text: string, place: Place, vocabulary: Vocabulary): Kind | null
   return nameKind(text, place, own);
 }
 
-function titleOf(text: string, { isToken, isFirst }: Place, own: OwnNames): Kind | null {
+function titleOf(text: string, place: Place, own: OwnNames): Kind | null {
+  const { isToken, isFirst, isEdge } = place;
   if (COURTESIES.has(text) && isFirst && (isToken || text.length > 2)) return 'courtesy';
   if (!isFirst && isGeneration(text, isToken, own)) return 'generation';
   if (COURTESIES.has(text)) return null;
+  // `asmakhan` is Asma Khan, although `ma` is a degree.
+  if (text.length < 4 && !isEdge) return null;
   if (TITLES.has(text)) return 'title';
   return !isFirst && isCredential(text, true) ? 'title' : null;
 }

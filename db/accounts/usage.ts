@@ -20,8 +20,9 @@ export interface Usage {
   /** The sum of all adjustments. Negative if they removed more credits than they added. */
   readonly adjusted: number;
   /**
-   * What the requests cost us at vendors and verifiers, in dollars, on the days (UTC) of the period.
-   * Sources without a price are not counted.
+   * What the requests cost us at vendors and verifiers, in dollars, at today's prices. Counts the
+   * UTC days from that of `since` to the one before that of `until`. Sources without a price are not
+   * counted.
    */
   readonly sourceDollars: number;
 }
@@ -79,7 +80,7 @@ export async function readUsage(
         select s.organization_id, sum(s.credits * p.dollars)::float8 as dollars
           from source_spend s join source_prices p using (source)
          where s.day >= (${from}::timestamptz at time zone 'UTC')::date
-           and s.day <= ((${to}::timestamptz - interval '1 microsecond') at time zone 'UTC')::date
+           and s.day < (${to}::timestamptz at time zone 'UTC')::date
          group by s.organization_id
       )
       select o.id as "organizationId", o.name,
@@ -97,7 +98,8 @@ export async function readUsage(
         from organizations o
         left join counted c on c.organization_id = o.id
         left join spent s on s.organization_id = o.id
-       where case when ${organizationId}::text is null then c.organization_id is not null
+       where case when ${organizationId}::text is null
+                  then coalesce(c.organization_id, s.organization_id) is not null
                   else o.id = ${organizationId} end
        order by o.name, o.id`,
   );

@@ -15,11 +15,11 @@ export interface NamedMailbox {
 /** What the directory knows about the addresses at a domain. */
 export interface MailDomain {
   readonly domain: string;
-  /** At most one mailbox per person. */
+  /** At most one mailbox per person, the newest ones. */
   readonly mailboxes: readonly NamedMailbox[];
   /**
-   * True if a verifier told existing mailboxes at the domain from missing ones within the last 30
-   * days, and none said that the domain accepts mail for all of them.
+   * True if a verifier found an existing mailbox at the domain within the last 30 days, and the
+   * domain accepted mail for all addresses in no check of that time.
    */
   readonly isVerifiable: boolean;
 }
@@ -29,7 +29,7 @@ const MAX_ADDRESSES = 200;
 
 /**
  * Reads what the directory knows about the addresses at domains. Addresses at their subdomains are
- * not read. A domain without an address in the directory is left out.
+ * not read. A domain without a valid address in the directory is left out.
  */
 export async function readMailDomains(
   db: Database,
@@ -38,34 +38,49 @@ export async function readMailDomains(
   if (domains.length === 0) return [];
   return await run<MailDomain>(db)`
     select asked.domain,
-           coalesce(
-             jsonb_agg(
-               jsonb_build_object(
-                 'local', split_part(s.email, '@', 1),
-                 'firstName', p.first_name,
-                 'middleName', p.middle_name,
-                 'lastName', p.last_name))
-               filter (where s.is_known and s.is_first and p.active),
-             '[]') as mailboxes,
-           bool_or(c.is_decided) and not bool_or(c.is_catch_all) as "isVerifiable"
+           jsonb_agg(
+             jsonb_build_object(
+               'local', split_part(s.email, '@', 1),
+               'firstName', p.first_name,
+               'middleName', p.middle_name,
+               'lastName', p.last_name)) as mailboxes,
+           bool_or(exists (
+             select from email_checks c
+              where c.npi = s.npi and c.email = s.email and c.kind = 'verifier'
+                and c.verdict = 'valid' and c.at > now() - interval '30 days'))
+             and not exists (
+               select from stored_emails a
+                where split_part(a.email, '@', 2) = asked.domain and a.verdict = 'catch_all'
+                  and a.updated_at > now() - interval '30 days') as "isVerifiable"
       from unnest(${sql.param([...domains])}::text[]) asked(domain)
      cross join lateral (
-       select npi, email, is_known,
-              row_number() over (partition by npi, is_known order by email) = 1 as is_first
+       select distinct on (npi) npi, email
          from (
-           select npi, email,
-                  -- Addresses that we wrote ourselves would only confirm their own form.
-                  verdict = 'valid' and not unchecked and may_store and source <> ${PATTERN_SOURCE}
-                    as is_known
+           select *
              from stored_emails
             where split_part(email, '@', 2) = asked.domain
-            limit ${MAX_ADDRESSES}) here) s
-     cross join lateral (
-       select coalesce(bool_or(verdict in ('valid', 'invalid')), false) as is_decided,
-              coalesce(bool_or(verdict = 'catch_all'), false) as is_catch_all
-         from email_checks
-        where npi = s.npi and email = s.email and kind = 'verifier'
-          and at > now() - interval '30 days') c
-      left join providers p on p.npi = s.npi
+              and verdict = 'valid'
+              and not unchecked
+              and may_store
+              -- Addresses that we wrote ourselves would only confirm their own form.
+              and source <> ${PATTERN_SOURCE}
+              and not is_suppressed(npi, email)
+            order by last_validated_at desc nulls last
+            limit ${MAX_ADDRESSES}) newest
+        order by npi, email) s
+      join providers p on p.npi = s.npi and p.active
      group by asked.domain`;
+}
+
+/** Returns true if the directory has the address for another NPI, unless it is invalid there. */
+export async function isOfAnother(
+  db: Database,
+  email: string,
+  npi: string,
+): Promise<boolean> {
+  const [row] = await run<{ held: boolean }>(db)`
+    select exists (
+      select from stored_emails
+       where email = ${email} and npi <> ${npi} and verdict <> 'invalid') as held`;
+  return row?.held === true;
 }

@@ -68,12 +68,20 @@ export async function readYields(db: Database): Promise<VendorYield[]> {
      group by 1, 2, 3`;
 }
 
+/** What a lookup has spent at one vendor. */
+export interface VendorSpending {
+  /** The credits that it has spent or reserved. */
+  readonly credits: number;
+  /** True if the vendor has a job of the lookup or has responded, so it is not paid again. */
+  readonly isPaid: boolean;
+}
+
 /** What a lookup has spent so far. */
 export interface LookupSpending {
   readonly lookupId: string;
   readonly requestedType: RequestedType;
-  /** The credits that it has spent or reserved, by vendor that it has called. */
-  readonly credits: Readonly<Record<string, number>>;
+  /** By vendor that the lookup has called. */
+  readonly vendors: Readonly<Record<string, VendorSpending>>;
 }
 
 /** Reads what the lookup of a request has spent. Null if the request has no lookup yet. */
@@ -84,12 +92,16 @@ export async function readLookupSpending(
   const [spending = null] = await run<LookupSpending>(db)`
     select l.id as "lookupId",
            l.requested_type as "requestedType",
-           (select coalesce(json_object_agg(vendor, credits), '{}')
+           (select coalesce(json_object_agg(vendor, spending), '{}')
               from (
-                select vendor, sum(credits)::float8 as credits
+                select vendor,
+                       json_build_object(
+                         'credits', sum(credits)::float8,
+                         'isPaid', bool_or(state in ('submitting', 'pending', 'found', 'miss')))
+                         as spending
                   from vendor_attempts
                  where lookup_id = l.id and state <> 'skip'
-                 group by vendor) a) as credits
+                 group by vendor) a) as vendors
       from requests r
       join lookups l on l.id = r.lookup_id
      where r.id = ${requestId}`;

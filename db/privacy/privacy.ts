@@ -300,7 +300,9 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
     ), checks as (
       delete from email_checks where ${inColumn} returning 1
     ), profiles as (
-      delete from vendor_profiles where npi = ${npi} returning 1
+      delete from vendor_profiles
+       where npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))
+      returning 1
     ), endpoints as (
       delete from provider_endpoints
        where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)} returning 1

@@ -51,12 +51,15 @@ export async function readColleagues(
     select near.key,
            p.last_name as "lastName",
            (select split_part(s.email, '@', 2)
-              from stored_emails s
-             where s.npi = p.npi
-               and s.verdict = 'valid'
+              from (
+                -- The offset keeps the filters out of this scan. Without statistics, PostgreSQL
+                -- would also read an index of all valid addresses.
+                select * from stored_emails where npi = p.npi offset 0) s
+             where s.verdict = 'valid'
                and not s.unchecked
                and s.may_store
                and s.email_type = 'professional'
+               and not is_suppressed(s.npi, s.email)
              order by s.last_validated_at desc
              limit 1) as domain
       from near

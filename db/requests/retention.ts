@@ -10,8 +10,8 @@ export interface Retention {
    */
   readonly answersMs: number;
   /**
-   * How long vendor attempts, results of checks, hashes of lookup facts, and daily spending are
-   * kept.
+   * How long vendor attempts, vendors' profiles, results of checks, hashes of lookup facts, and
+   * daily spending are kept.
    */
   readonly evidenceMs: number;
   readonly customDataMs: number;
@@ -63,6 +63,7 @@ function stepsOf({
     vendorAttempts(evidenceMs),
     lookupFacts(evidenceMs),
     checks(evidenceMs),
+    profiles(evidenceMs),
     spend(evidenceMs),
     idempotencyKeys(),
     webhookAttempts(webhookLogMs),
@@ -107,6 +108,15 @@ function customData(ageMs: number): SQL {
        select ctid from batches
         where custom_data is not null and ${olderThan('created_at', ageMs)}
         order by created_at limit ${MAX_ROWS} for update skip locked))`;
+}
+
+function profiles(ageMs: number): SQL {
+  return sql`
+    delete from vendor_profiles
+     where ctid = any (array(
+       select ctid from vendor_profiles
+        where ${olderThan('seen_at', ageMs)}
+        order by seen_at limit ${MAX_ROWS} for update skip locked))`;
 }
 
 function vendorAttempts(ageMs: number): SQL {

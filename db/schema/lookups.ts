@@ -256,8 +256,13 @@ export const storedEmails = pgTable(
     // Used by erasures, because a person who asks for an erasure gives an address and may not know
     // the NPI.
     index('stored_emails_by_email').on(table.email),
-    // Used to find the form of the addresses at an employer's domain.
-    index('stored_emails_by_domain').on(sql`split_part(email, '@', 2)`),
+    // These two are used to find the form of the addresses at an employer's domain.
+    index('stored_emails_by_domain')
+      .on(sql`split_part(email, '@', 2)`, table.lastValidatedAt.desc())
+      .where(sql`verdict = 'valid' and not unchecked`),
+    index('stored_emails_catch_all')
+      .on(sql`split_part(email, '@', 2)`)
+      .where(sql`verdict = 'catch_all'`),
   ],
 );
 
@@ -278,6 +283,7 @@ export const vendorProfiles = pgTable(
   },
   (table) => [
     primaryKey({ name: 'vendor_profiles_pkey', columns: [table.npi, table.vendor] }),
+    index('vendor_profiles_by_age').on(table.seenAt),
     check('vendor_profiles_npi_check', sql`npi ~ '^[0-9]{10}$'`),
     check(
       'vendor_profiles_content_check',

@@ -92,8 +92,8 @@ test('the usage command counts requests by outcome and type, and credits by kind
   await storePrices(db, new Map([['rocketreach', 0.3]]));
   await sql`
     insert into source_spend (source, day, organization_id, credits)
-    values ('rocketreach', (now() at time zone 'UTC')::date, ${organizationId}, 2.5),
-           ('unpriced', (now() at time zone 'UTC')::date, ${organizationId}, 7)`;
+    values ('rocketreach', (now() at time zone 'UTC')::date - 1, ${organizationId}, 2.5),
+           ('unpriced', (now() at time zone 'UTC')::date - 1, ${organizationId}, 7)`;
   const usage = await usageOf(organization);
   t.like(usage, {
     organization_id: organizationId,

@@ -228,6 +228,7 @@ const PERSON: Person = {
   middle: null,
   generation: null,
   otherNames: [],
+  profileNames: [],
   practice: {
     line1: '12 Cedar & Main St',
     city: 'Fargo',

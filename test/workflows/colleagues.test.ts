@@ -67,9 +67,8 @@ async function insertColleagues(
 /** Records that a verifier has seen that a domain accepts mail for all addresses. */
 async function acceptAll(domain: string): Promise<void> {
   await run(sql`
-    insert into email_checks (npi, email, kind, source, verdict)
-    select npi, email, 'verifier', 'reacher', 'catch_all'
-      from stored_emails where email like ${`%@${domain}`} limit 1`);
+    insert into stored_emails (npi, email, source, verdict)
+    values (${take()}, ${`nobody@${domain}`}, 'crm', 'catch_all')`);
 }
 
 /** Returns a place that no other provider of this file has. */
@@ -125,6 +124,24 @@ test('an address in the form of colleagues is returned before a vendor is paid',
   t.is(vendor.asked(npi, 'submit'), 0);
   const explained = await operatorOn(stack.databaseUrl).text('explain', npi);
   t.regex(explained, /pattern returns found/);
+});
+
+test('an address that the directory has for another person is not written', async (t) => {
+  const domain = takeDomain();
+  const place = takePlace();
+  await insertColleagues(place, domain, fullName);
+  const namesake = await insertPerson({ first: 'SIMONE', last: 'VARGA' }, takePlace());
+  const lastValidatedAt = new Date();
+  const email = `simone.varga@${domain}`;
+  const own = {
+    npi: namesake,
+    email,
+    emailType: 'professional',
+    lastValidatedAt,
+  } as const;
+  await storeEmail(stack.db, { ...own, source: 'crm' });
+  const npi = await insertPerson({ first: 'SIMONE', last: 'VARGA' }, place);
+  t.is(await lookUp(npi), 'not_found');
 });
 
 test('no address is written where no verifier can tell which mailboxes exist', async (t) => {

@@ -86,3 +86,21 @@ test('a vendor that could exceed the limit of a lookup is skipped', async (t) =>
     sources.find(({ source }) => source === 'dear') ?? {};
   t.deepEqual([dollars, each], [0.8, 0.8]);
 });
+
+test('a call that failed does not hide the price of the next one', async (t) => {
+  const { stack, lookUp } = limited;
+  const npi = take();
+  dear.script(npi, () => MISS);
+  await lookUp(npi);
+  const [request] = await stack.db.drizzle.execute<{ id: string }>(sql`
+    update vendor_attempts
+       set state = case vendor when 'dear' then 'retry' else 'miss' end,
+           credits = case vendor when 'dear' then 0 else 1 end
+      from requests
+     where requests.npi = ${npi} and vendor_attempts.lookup_id = requests.lookup_id
+    returning requests.id`);
+  const spending = createSpending(stack.db, { isAuto: false, maxPricePerLookup: 0.4 });
+  const [again] = VENDORS;
+  if (again === undefined) throw new Error('no vendor');
+  t.true(await spending.skipIfTooExpensive(request?.id ?? '', again, VENDORS));
+});

@@ -27,6 +27,7 @@ function person(first: string, last: string, details: Details = {}): Person {
     middle: details.middle ?? null,
     generation: generationOf(details.suffix ?? null),
     otherNames: details.otherNames ?? [],
+    profileNames: [],
     practice: { line1: null, city: null, state: details.state ?? null, zip: null },
     otherStates: details.otherStates ?? [],
   };

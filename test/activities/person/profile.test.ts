@@ -16,6 +16,9 @@ for (const [full, givenNames] of [
   ['Dawei (David) Wang', 'david'],
   ['Dawei Henry Wang, MD', 'henry'],
   ['Dawei Wang', null],
+  // A couple's profile.
+  ['Dawei & Karen Wang', null],
+  ['Dawei and Karen Wang', null],
   ['Dawei H. Wang', null],
   // A relative's profile may have our NPI by mistake.
   ['David Wang', null],

@@ -107,6 +107,7 @@ test("vendors get a person's name in mixed case and all states of practice", asy
     middle: null,
     generation: 2,
     otherNames: [],
+    profileNames: [],
     practice: {
       line1: '12 MAIN ST',
       city: 'Colorado Springs',

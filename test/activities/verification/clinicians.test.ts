@@ -26,6 +26,7 @@ function personOf(line: string): Person {
     last: personName(last) ?? '',
     generation: null,
     otherNames: [],
+    profileNames: [],
     practice: SUBJECT.person.practice,
     otherStates: [],
   };

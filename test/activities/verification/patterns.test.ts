@@ -51,7 +51,7 @@ const PRACTICE = { line1: null, city: null, state: null, zip: null };
 function person(first: string, last: string, ...otherLasts: string[]): Person {
   const otherNames = otherLasts.map((other) => ({ first, last: other }));
   const rest = { middle: 'J', generation: null, practice: PRACTICE, otherStates: [] };
-  return { first, last, otherNames, ...rest };
+  return { first, last, otherNames, profileNames: [], ...rest };
 }
 
 const patternIn = (format: Format, isVerifiable = true) => {
@@ -82,4 +82,5 @@ test('an address is written only with both whole names, where it can be checked'
   t.is(writeEmail(patternIn('flast'), ana), null);
   t.is(writeEmail(patternIn('numbered'), ana), null);
   t.is(writeEmail(patternIn('first.last'), person('', 'Cruz')), null);
+  t.is(writeEmail(patternIn('first.last'), person('J', 'Cruz')), null);
 });

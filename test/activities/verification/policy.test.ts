@@ -27,6 +27,7 @@ const JOHN_SMITH: Person = {
   last: 'Smith',
   generation: null,
   otherNames: [],
+  profileNames: [],
   practice: { line1: null, city: null, state: null, zip: null },
   otherStates: [],
 };

@@ -12,6 +12,7 @@ const HARTLEY = {
   last: 'Hartley',
   generation: null,
   otherNames: [],
+  profileNames: [],
   practice: { line1: null, city: null, state: null, zip: null },
   otherStates: [],
 };

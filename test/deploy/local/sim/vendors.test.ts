@@ -54,7 +54,14 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
 
 function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'middle'>) {
   const practice = { line1: null, city: null, state: null, zip: null };
-  return { ...name, generation: null, otherNames: [], practice, otherStates: [] };
+  return {
+    ...name,
+    generation: null,
+    otherNames: [],
+    profileNames: [],
+    practice,
+    otherStates: [],
+  };
 }
 
 /** Calls a vendor until it has a result, without the pauses between polls. */
