@@ -10,6 +10,7 @@ import {
 import { beginVendorStep, type NextStep } from '../db/lookups/vendor-steps.ts';
 import { countCall } from '../db/metrics.ts';
 import { suppressFromVendor } from '../db/privacy/suppressions.ts';
+import { accountOf } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { logBreaker, outcomeOf, retryLater } from './failures.ts';
@@ -177,7 +178,7 @@ async function call(
   const { lookupId } = key;
   const subject = await deps.subjects.of(lookupId, npi, requestedType);
   const sent = send(vendor, jobRef, subject, signal);
-  const step = await countCall('vendor', vendor.id, sent).catch(
+  const step = await countCall('vendor', accountOf(vendor.id), sent).catch(
     async (error: unknown) => {
       await recordLost(deps.db, key, 'aborted');
       throw error;

@@ -28,6 +28,7 @@ import { planForSandbox } from './sandbox.ts';
 import { type RequestIds, type SettleDeps, settleAndSignal } from './settle.ts';
 import { waitForSlot } from './slots.ts';
 import { employerKind } from './spending.ts';
+import { personalHalvesLast } from './vendors/halves.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
 export type LookupDeps = SettleDeps &
@@ -142,7 +143,8 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   const subject = { ...about, requestedType };
   subjects.keep(lookupId, subject);
   const arranged = await spending.arrange(vendors, subject, lookupId);
-  const judged = arranged.map((source) => ({
+  const inOrder = personalHalvesLast(arranged, requestedType);
+  const judged = inOrder.map((source) => ({
     vendor: source.vendor.id,
     capMs: source.capMs,
     obstacle: obstacleTo(source, subject, misses),

@@ -112,7 +112,30 @@ export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'clinicians' | 'domains' | 'emails' | 'suppressions';
 export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
-/** What we know of a person's employer: the email domain, only the name, or nothing. */
+/**
+ * The end of the id of a vendor's second half, which looks only for personal emails. Some vendors
+ * charge for each type, so a request of any type calls this half last.
+ */
+const PERSONAL_HALF = '-personal';
+
+/** Returns the id of the half of a vendor that looks only for personal emails. */
+export function personalHalfOf(vendor: string): string {
+  return `${vendor}${PERSONAL_HALF}`;
+}
+
+export function isPersonalHalf(vendor: string): boolean {
+  return vendor.endsWith(PERSONAL_HALF);
+}
+
+/**
+ * Returns the vendor of a half. Both halves use one account, so they share limits, breaker, and
+ * spending, and count as one source of an address. The SQL function account_of does the same.
+ */
+export function accountOf(vendor: string): string {
+  return isPersonalHalf(vendor) ? vendor.slice(0, -PERSONAL_HALF.length) : vendor;
+}
+
+/** Our knowledge of a person's employer: the email domain, only the name, or nothing. */
 export const EMPLOYER_KINDS = ['domain', 'name', 'unknown'] as const;
 export type EmployerKind = (typeof EMPLOYER_KINDS)[number];
 

@@ -7,7 +7,6 @@ import {
   retryAfterMs,
 } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { professionalFirst } from './professional-first.ts';
 import {
   type Claim,
   candidatesOf,
@@ -81,7 +80,7 @@ export function createFullEnrich(
   const path = '/contact/enrich/bulk';
   const readSubmit = createSubmitReader(pollMs);
 
-  return professionalFirst({
+  return {
     ...FULLENRICH,
     callMs,
     cost(requestedType) {
@@ -115,7 +114,7 @@ export function createFullEnrich(
       }
       return step;
     },
-  });
+  };
 }
 
 function createSubmitReader(pollMs: number) {

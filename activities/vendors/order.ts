@@ -15,7 +15,7 @@ export interface PricedVendor {
   readonly credits: number;
 }
 
-/** What a vendor's yield depends on. */
+/** The facts on which a vendor's yield depends. */
 export interface Situation {
   readonly requestedType: RequestedType;
   readonly employer: EmployerKind;

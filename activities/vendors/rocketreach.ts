@@ -2,7 +2,6 @@ import type { Rate } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType, type RequestedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { professionalFirst } from './professional-first.ts';
 import {
   type Claim,
   candidatesOf,
@@ -122,7 +121,7 @@ export function createRocketReach(
   const ask = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
   const { needs, lookupPath, statusPath, query, cost } = APIS[api];
 
-  const vendor: Vendor = {
+  return {
     ...ROCKETREACH,
     needs,
     callMs,
@@ -159,8 +158,6 @@ export function createRocketReach(
       return await ask({ path: `${statusPath}?${parameters}` }, signal, read);
     },
   };
-  // The legacy API charges one credit for a person, with emails of both types.
-  return api === 'universal' ? professionalFirst(vendor) : vendor;
 }
 
 /**

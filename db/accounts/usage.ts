@@ -20,7 +20,7 @@ export interface Usage {
   /** The sum of all adjustments. Negative if they removed more credits than they added. */
   readonly adjusted: number;
   /**
-   * What the requests cost us at vendors and verifiers, in dollars, at today's prices. Counts the
+   * The cost of the requests at vendors and verifiers, in dollars, at today's prices. Counts the
    * UTC days from that of `since` to the one before that of `until`. Sources without a price are not
    * counted.
    */

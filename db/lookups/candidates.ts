@@ -46,7 +46,7 @@ export interface NamedCandidates {
    * evidence that the address belongs to this person.
    */
   readonly repeatsInput: boolean;
-  /** What the vendor's profile adds to our record of the person. Null if it adds nothing. */
+  /** The facts in the vendor's profile that our record of the person lacks. Null without any. */
   readonly profile: VendorProfile | null;
   readonly candidates: readonly NamedCandidate[];
 }

@@ -42,7 +42,7 @@ export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
  */
 export function namedBy(agoMs: number): SQL {
   return sql`(
-    select count(distinct c.source)::int
+    select count(distinct account_of(c.source))::int
       from email_checks c
      where c.npi = s.npi and c.email = s.email
        and c.kind = 'named' and c.verdict <> 'invalid'

@@ -189,7 +189,10 @@ async function readFindings(
     attempts: await tx
       .select(ATTEMPT)
       .from(vendorAttempts)
-      .leftJoin(sourcePrices, eq(sourcePrices.source, vendorAttempts.vendor))
+      .leftJoin(
+        sourcePrices,
+        eq(sourcePrices.source, sql`account_of(${vendorAttempts.vendor})`),
+      )
       .where(inArray(vendorAttempts.lookupId, lookupIds))
       .orderBy(
         asc(vendorAttempts.startedAt),

@@ -22,7 +22,7 @@ import type { EmployerKind } from '../words.ts';
  */
 const OUR_MISS_MS = 86_400_000;
 
-/** What a lookup knows about its person when it begins. */
+/** The facts about the person when a lookup begins. */
 export interface LookupFacts {
   /** Everything that affects a vendor's response, as a hash. */
   readonly hash: string;

@@ -12,7 +12,7 @@ export interface NamedMailbox {
   readonly lastName: string | null;
 }
 
-/** What the directory knows about the addresses at a domain. */
+/** The valid addresses of the directory at a domain. */
 export interface MailDomain {
   readonly domain: string;
   /** At most one mailbox per person, the newest ones. */
@@ -28,7 +28,7 @@ export interface MailDomain {
 const MAX_ADDRESSES = 200;
 
 /**
- * Reads what the directory knows about the addresses at domains. Addresses at their subdomains are
+ * Reads the valid addresses of the directory at domains. Addresses at their subdomains are
  * not read. A domain without a valid address in the directory is left out.
  */
 export async function readMailDomains(

@@ -350,7 +350,7 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
   const pausedUntil = isoTime(sql`h.paused_until`);
   return await run<SourceStats>(db)`
     with called as (
-      select vendor as source,
+      select account_of(vendor) as source,
              'vendor' as role,
              state,
              returned,

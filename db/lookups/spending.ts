@@ -3,7 +3,7 @@ import { type Database, run, transaction } from '../client.ts';
 import { sourcePrices } from '../schema.ts';
 import type { EmployerKind, RequestedType } from '../words.ts';
 
-// What sources cost, and what they return for it.
+// The cost of sources, and the results that they return for it.
 
 /**
  * Stores the prices of the sources' credits, so that the operator's reports can show dollars. All
@@ -29,7 +29,7 @@ export async function storePrices(
   });
 }
 
-/** What a vendor returned and cost for one requested type and kind of employer. */
+/** The results and the cost of a vendor for one requested type and kind of employer. */
 export interface VendorYield {
   readonly vendor: string;
   readonly requestedType: RequestedType;
@@ -68,7 +68,7 @@ export async function readYields(db: Database): Promise<VendorYield[]> {
      group by 1, 2, 3`;
 }
 
-/** What a lookup has spent at one vendor. */
+/** The spending of a lookup at one vendor. */
 export interface VendorSpending {
   /** The credits that it has spent or reserved. */
   readonly credits: number;
@@ -76,7 +76,7 @@ export interface VendorSpending {
   readonly isPaid: boolean;
 }
 
-/** What a lookup has spent so far. */
+/** The spending of a lookup so far. */
 export interface LookupSpending {
   readonly lookupId: string;
   readonly requestedType: RequestedType;

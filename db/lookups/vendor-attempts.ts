@@ -3,7 +3,7 @@ import { alias } from 'drizzle-orm/pg-core';
 import { type Database, run, span, transaction } from '../client.ts';
 import { clockTime } from '../schema/columns.ts';
 import { vendorAttempts } from '../schema.ts';
-import type { VendorAttemptState } from '../words.ts';
+import { accountOf, type VendorAttemptState } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { type BreakerChange, type CallOutcome, giveBack, recordCall } from './sources.ts';
 
@@ -79,7 +79,7 @@ export async function recordVendorJob(
   outcome: CallOutcome,
 ): Promise<BreakerChange | null> {
   return await transaction(db, async (tx) => {
-    const change = await recordCall(tx, key.vendor, key.era, outcome);
+    const change = await recordCall(tx, accountOf(key.vendor), key.era, outcome);
     const later = alias(vendorAttempts, 'later');
     const isRepeated = tx
       .select({ n: later.n })
@@ -150,7 +150,8 @@ export async function recordVendorAnswer(
 ): Promise<BreakerChange | null> {
   const { lookupId, vendor, era, cost, askedAt } = key;
   return await transaction(db, async (tx) => {
-    const change = await recordCall(tx, vendor, era, outcome);
+    const source = accountOf(vendor);
+    const change = await recordCall(tx, source, era, outcome);
     const [ended] = await tx
       .update(vendorAttempts)
       .set({
@@ -172,7 +173,7 @@ export async function recordVendorAnswer(
     if (named) {
       await storeCandidates(tx, { ...named, lookupId, source: vendor, at, freshnessMs });
     }
-    await giveBack(tx, vendor, { requestId, credits: cost - credits, askedAt });
+    await giveBack(tx, source, { requestId, credits: cost - credits, askedAt });
     return change;
   });
 }

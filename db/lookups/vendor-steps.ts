@@ -3,7 +3,7 @@ import { type Database, run, span } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { requests, vendorAttempts } from '../schema.ts';
-import type { RequestedType, VendorAttemptState } from '../words.ts';
+import { accountOf, type RequestedType, type VendorAttemptState } from '../words.ts';
 import { joinLookups } from './lookups.ts';
 import { admitCall, type Call, epochMs } from './sources.ts';
 import {
@@ -301,7 +301,8 @@ async function claimNewCall(
              select 'skip', 'daily_credits', 0, at, null
               where kind = 'spent') one
     returning ${CLAIMED}`;
-  const claimed = await admitCall<Claimed>(db, { ...call, source: vendor, cost }, record);
+  const source = accountOf(vendor);
+  const claimed = await admitCall<Claimed>(db, { ...call, source, cost }, record);
   if (claimed.kind === 'wait') return claimed;
   // Our own budget stopped the call, so this does not count as a vendor's response without a
   // result.
@@ -333,7 +334,8 @@ async function claimPoll(
     returning ${CLAIMED}`;
   const { rates, dailyCredits } = call.limits;
   const limits = { rates: rates.filter(({ exceptPolls }) => !exceptPolls), dailyCredits };
-  const poll = { ...call, limits, source: call.vendor, cost: 0, requiredVerifiers: [] };
+  const source = accountOf(call.vendor);
+  const poll = { ...call, limits, source, cost: 0, requiredVerifiers: [] };
   const claimed = await admitCall<Claimed>(db, poll, record);
   if (claimed.kind === 'wait') return claimed;
   const { era, jobRef, cost, askedAt } = claimed;

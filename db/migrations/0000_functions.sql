@@ -17,3 +17,8 @@ $$;
 create function endpoint_address(an_endpoint text) returns text language sql immutable parallel safe as $$
   select regexp_replace(lower(trim(an_endpoint)), '^mailto:', '')
 $$;
+
+-- Returns the vendor whose account a half of a vendor uses (accountOf in db/words.ts).
+create function account_of(vendor text) returns text
+  language sql immutable parallel safe
+  return regexp_replace(vendor, '-personal$', '');

@@ -135,7 +135,7 @@ export async function readProvider(db: Database, npi: string) {
            limit ${MAX_LOCATIONS})`,
         endpoints: endpointsOf(sql`e.npi = ${npi}`),
         practices: practicesOf(npi),
-        /** What vendors' own profiles of the provider say. */
+        /** The facts in vendors' own profiles of the provider. */
         profiles: sql<VendorProfile[]>`(
           select coalesce(
                    jsonb_agg(jsonb_build_object(

@@ -267,8 +267,8 @@ export const storedEmails = pgTable(
 );
 
 /**
- * What a vendor's own profile of a provider says, if the profile is about this provider and does
- * not only repeat what we sent.
+ * The facts in a vendor's own profile of a provider that our record lacks, if the profile is about
+ * this provider and does not only repeat our request.
  */
 export const vendorProfiles = pgTable(
   'vendor_profiles',

@@ -41,7 +41,7 @@ export const lookups = pgTable(
      * must call all vendors.
      */
     facts: text('facts'),
-    /** What we knew of the employer when the lookup began. Vendors' hit rates depend on it. */
+    /** Our knowledge of the employer when the lookup began. Vendors' hit rates depend on it. */
     employer: text('employer').$type<words.EmployerKind>(),
   },
   (table) => [

@@ -214,7 +214,7 @@ const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
  * Ids that vendors in `http` cannot have: the ids of built-in sources, and names that are stored as
  * the origin of data.
  */
-const TAKEN = [
+const TAKEN: readonly string[] = [
   ...VENDOR_IDS,
   ...VERIFIER_IDS,
   PATTERN_SOURCE,
@@ -304,11 +304,11 @@ function httpVendor(secretOf: Config['secretOf']) {
     id: Joi.string()
       .required()
       .invalid(...TAKEN)
-      .pattern(/^[a-z][a-z0-9-]{1,30}$/)
+      .pattern(/^(?!.*-personal$)[a-z][a-z0-9-]{1,30}$/)
       .messages({
         'any.invalid': '{{#label}} is the name of a built-in source',
         'string.pattern.base':
-          '{{#label}} must be 2 to 31 lowercase letters, digits and hyphens',
+          '{{#label}} must be 2 to 31 lowercase letters, digits and hyphens, and not end with -personal',
       }),
     method: Joi.valid('GET', 'POST').default('GET'),
     url,

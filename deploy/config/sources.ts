@@ -6,9 +6,15 @@ import type { Names } from '../../activities/http/names.ts';
 import { REGISTRY } from '../../activities/lookup.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { createSpending } from '../../activities/spending.ts';
-import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
+import {
+  VENDOR_IDS,
+  VENDORS,
+  type VendorId,
+} from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file.ts';
+import { halfOf } from '../../activities/vendors/halves.ts';
 import { PATTERN } from '../../activities/vendors/pattern.ts';
+import type { RocketReachApi } from '../../activities/vendors/rocketreach.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import {
@@ -29,7 +35,7 @@ import { createVerifier } from '../../activities/verification/verifiers/verifier
 import type { Database } from '../../db/client.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { ConfiguredSource } from '../../db/stats.ts';
-import type { EmailType } from '../../db/words.ts';
+import { accountOf, EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
 import {
   type LimitSettings,
@@ -61,7 +67,7 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   // validated the address, or, with CATCH_ALL=two-sources, two sources name the same address
   // (POLICY_TABLE). A vendor that can't contribute to either case is not called.
   const isAnyUseful =
-    verifiers.length > 0 || (catchAll === 'two-sources' && vendors.length > 1);
+    verifiers.length > 0 || (catchAll === 'two-sources' && accountsOf(vendors).size > 1);
   const useful = vendors.filter(({ vendor }) => isAnyUseful || vendor.isDated);
   const useless = vendors.filter((source) => !useful.includes(source));
   const registry =
@@ -74,8 +80,10 @@ export function createSources(config: Config, db: Database, names: Names, log: L
 
   /** All sources that are called, each with its role, its id, and its limit of daily credits. */
   const asked: ConfiguredSource[] = [];
-  for (const { vendor, limits } of useful)
-    asked.push(['vendor', vendor.id, limits.dailyCredits]);
+  const accounts = new Map(
+    useful.map(({ vendor, limits }) => [accountOf(vendor.id), limits.dailyCredits]),
+  );
+  for (const [id, dailyCredits] of accounts) asked.push(['vendor', id, dailyCredits]);
   for (const { id, dailyCredits } of verifiers)
     asked.push(['verifier', id, dailyCredits]);
   if (registry !== null) asked.push(['registry', REGISTRY, null]);
@@ -86,7 +94,7 @@ export function createSources(config: Config, db: Database, names: Names, log: L
     /**
      * Ids of the vendors that are not called, because none of their addresses could become valid.
      */
-    useless: useless.map(({ vendor }) => vendor.id),
+    useless: [...accountsOf(useless)],
     verifiers,
     registry,
     asked,
@@ -136,11 +144,26 @@ function createVendors(
     if (given === null) continue;
     const { types, ...settings } = file.vendors[id];
     const vendor = VENDORS[id].create({ ...given, api, pollMs, callMs: settings.call });
-    vendors.set(id, sourceOf(vendor, types, settings));
+    if (isPricedByType(id, api)) {
+      for (const type of EMAIL_TYPES.filter((one) => types.includes(one))) {
+        const half = halfOf(vendor, type);
+        vendors.set(half.id, sourceOf(half, [type], settings));
+      }
+    } else {
+      vendors.set(id, sourceOf(vendor, types, settings));
+    }
   }
   for (const one of file.http)
     vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
   return vendors;
+}
+
+/**
+ * Returns true for a vendor that charges for each type of email. RocketReach's legacy API charges
+ * for a person, with emails of both types.
+ */
+function isPricedByType(id: VendorId, api: RocketReachApi): boolean {
+  return id === 'fullenrich' || (id === 'rocketreach' && api === 'universal');
 }
 
 const PATTERN_SETTINGS: VendorSource = {
@@ -191,10 +214,15 @@ function requirePrices(file: SourcesFile, vendors: readonly VendorSource[]): voi
   if (file.order !== 'auto' && file.max_price_per_lookup === null) return;
   const unpriced = vendors.filter(({ dollarsPerCredit }) => dollarsPerCredit === null);
   if (unpriced.length === 0) return;
-  const problems = unpriced.map(
-    ({ vendor }) => `price_per_credit of ${vendor.id} is missing: its dollars per credit`,
+  const problems = [...accountsOf(unpriced)].map(
+    (id) => `price_per_credit of ${id} is missing: its dollars per credit`,
   );
   throw problemsIn('SOURCES_FILE', problems);
+}
+
+/** Returns the ids of vendors, each once, although some are called as two halves. */
+function accountsOf(vendors: readonly VendorSource[]): ReadonlySet<string> {
+  return new Set(vendors.map(({ vendor }) => accountOf(vendor.id)));
 }
 
 /** Returns the dollars per credit of each source whose price is set. */
@@ -241,5 +269,8 @@ function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): Source
  */
 function inOrder<T>(all: ReadonlyMap<string, T>, order: readonly string[] | null): T[] {
   if (order === null) return [...all.values()];
-  return order.flatMap((id) => all.get(id) ?? []);
+  const isListed = (id: string, listed: string) => accountOf(id) === listed;
+  return order.flatMap((listed) =>
+    [...all].filter(([id]) => isListed(id, listed)).map(([, source]) => source),
+  );
 }

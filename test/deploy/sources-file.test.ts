@@ -139,7 +139,10 @@ function problemsOf(text: string): string[] {
 }
 
 for (const [rest, problem] of [
-  [{ id: 'Listed!' }, 'http[0].id must be 2 to 31 lowercase letters, digits and hyphens'],
+  [
+    { id: 'Listed!' },
+    'http[0].id must be 2 to 31 lowercase letters, digits and hyphens, and not end with -personal',
+  ],
   [{ id: 'hunter' }, 'http[0].id is the name of a built-in source'],
   [{ id: 'zerobounce' }, 'http[0].id is the name of a built-in source'],
   [
@@ -365,7 +368,7 @@ test('all problems of a sources file are reported at once, each with its place',
     url: 'https://x.example/{ssn}',
   };
   t.deepEqual(problemsOf(JSON.stringify({ http: [good, bad], registry: 'on' })), [
-    'http[1].id must be 2 to 31 lowercase letters, digits and hyphens',
+    'http[1].id must be 2 to 31 lowercase letters, digits and hyphens, and not end with -personal',
     'http[1].url has no placeholder {ssn}',
     'http[1].cost must be greater than or equal to 0',
     'http[1].candidates.list is missing',

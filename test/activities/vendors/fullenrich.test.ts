@@ -6,15 +6,14 @@ import {
 } from '../../../activities/vendors/fullenrich.ts';
 import {
   closedUrl,
-  SUBJECT as OF_ANY_TYPE,
   type Played,
   playVendor,
   recorded,
+  SUBJECT,
 } from '../../support/vendors.ts';
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
-const SUBJECT = { ...OF_ANY_TYPE, requestedType: 'professional' } as const;
 const JOB = '2db5ea61-1752-42cf-8ea1-ab1da060cd0a';
 
 async function fullEnrich(t: ExecutionContext, ...answers: Played[]) {
@@ -66,7 +65,7 @@ test('a lookup sends FullEnrich the documented request, a job for one contact', 
           last_name: "O'Malley",
           domain: 'cedarvalleyclinic-sim.com',
           company_name: 'Cedar Valley Clinic, P.L.L.C.',
-          enrich_fields: ['contact.work_emails'],
+          enrich_fields: ['contact.work_emails', 'contact.personal_emails'],
         },
       ],
     },
@@ -76,9 +75,9 @@ test('a lookup sends FullEnrich the documented request, a job for one contact', 
 for (const [requestedType, fields, cost] of [
   ['professional', ['contact.work_emails'], 1],
   ['personal', ['contact.personal_emails'], 3],
-  ['any', ['contact.work_emails'], 3],
+  ['any', ['contact.work_emails', 'contact.personal_emails'], 4],
 ] as const) {
-  test(`for type ${requestedType}, FullEnrich is first asked for ${fields}, for at most ${cost} credits`, async (t) => {
+  test(`for type ${requestedType}, FullEnrich is asked for ${fields}, for at most ${cost} credits`, async (t) => {
     const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
     await vendor.submit({ ...SUBJECT, requestedType }, NEVER);
     t.like(asked[0]?.body, { data: [{ enrich_fields: fields }] });
@@ -102,7 +101,7 @@ test('fields that are unknown for an organization are not sent to FullEnrich', a
         first_name: 'Mary Jo',
         last_name: "O'Malley",
         domain: 'clinic.example',
-        enrich_fields: ['contact.work_emails'],
+        enrich_fields: ['contact.work_emails', 'contact.personal_emails'],
       },
     ],
   });

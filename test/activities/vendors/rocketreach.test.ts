@@ -72,16 +72,14 @@ for (const [api, requestedType, lookup, status] of [
   [
     'universal',
     'any',
-    '/universal/person/lookup?npi_number=2000000010&reveal_professional_email=true',
+    '/universal/person/lookup?npi_number=2000000010&reveal_professional_email=true&reveal_personal_email=true',
     '/universal/person/check_status',
   ],
 ] as const) {
   test(`a request for type ${requestedType} calls RocketReach's ${api} API as documented`, async (t) => {
     const { vendor, asked } = await rocketReach(t, api, { status: 404, body: {} });
     await vendor.submit({ ...SUBJECT, requestedType }, NEVER);
-    const jobRef =
-      api === 'universal' && requestedType === 'any' ? 'professional:7' : '7';
-    await vendor.poll(jobRef, { ...SUBJECT, requestedType }, NEVER);
+    await vendor.poll('7', SUBJECT, NEVER);
     t.deepEqual(
       asked.map(({ method, url, headers }) => [method, url, headers['api-key']]),
       [
@@ -97,7 +95,7 @@ for (const [api, requestedType, cost] of [
   ['legacy', 'personal', 1],
   ['universal', 'professional', 2],
   ['universal', 'personal', 3],
-  ['universal', 'any', 3],
+  ['universal', 'any', 5],
 ] as const) {
   test(`a request for type ${requestedType} costs at most ${cost} at RocketReach's ${api} API`, async (t) => {
     const { vendor } = await rocketReach(t, api, { status: 404, body: {} });
