@@ -15,7 +15,8 @@ const MIN_SURNAME = 4;
  * employer's own domain is professional, and so are `.edu`, `.gov`, and `.mil`, which only
  * institutions in the United States receive (RFC 1591). Vendors call addresses at large health
  * systems personal, so their word counts only for a domain with the person's surname, such as
- * `hartley-family.net`. All other domains are professional.
+ * `hartley-family.net`. A family's domain, such as `thehartleys.net`, is personal even without it.
+ * All other domains are professional.
  * @param domain in the form that `parseAddress` returns
  */
 export function classify(
@@ -24,14 +25,20 @@ export function classify(
   { person, organization }: Pick<Subject, 'person' | 'organization'>,
 ): EmailType {
   if (isOpenToAnyone(domain)) return 'personal';
-  if (vendorType !== 'personal' || INSTITUTION.test(domain)) return 'professional';
+  if (INSTITUTION.test(domain)) return 'professional';
   const employerDomain = organization?.domain ?? null;
   if (employerDomain !== null) {
     const isEmployers = registrableDomain(domain) === registrableDomain(employerDomain);
     if (isEmployers) return 'professional';
   }
-  if (person !== null && namesPerson(domain, person)) return 'personal';
-  return 'professional';
+  if (person === null) return 'professional';
+  const label = labelOf(domain);
+  const surnames = surnamesOf(person);
+  if (surnames.some((surname) => label === `the${surname}s`)) return 'personal';
+  if (vendorType !== 'personal') return 'professional';
+  return surnames.some((surname) => label.includes(surname))
+    ? 'personal'
+    : 'professional';
 }
 
 /** Returns true if a domain offers personal mailboxes: free mail, internet access, or alumni. */
@@ -39,12 +46,14 @@ export function isOpenToAnyone(domain: string): boolean {
   return isFreeMail(domain) || ALUMNI.test(domain);
 }
 
-/** Returns true if the name of a domain contains one of the person's surnames. */
-function namesPerson(domain: string, { last, otherNames }: Person): boolean {
-  const label = (parse(domain).domainWithoutSuffix ?? '').replace(/[^a-z]/g, '');
+/** Returns the letters of a domain's name, without its public suffix. */
+function labelOf(domain: string): string {
+  return (parse(domain).domainWithoutSuffix ?? '').replace(/[^a-z]/g, '');
+}
+
+/** Returns the person's surnames as one word each, without the short ones. */
+function surnamesOf({ last, otherNames }: Person): string[] {
   const surnames = [last, ...otherNames.map((other) => other.last)];
-  return surnames.some((surname) => {
-    const family = nameWords(surname).join('');
-    return family.length >= MIN_SURNAME && label.includes(family);
-  });
+  const words = surnames.map((surname) => nameWords(surname).join(''));
+  return words.filter(({ length }) => length >= MIN_SURNAME);
 }

@@ -251,6 +251,8 @@ const RULES: readonly Rule[] = [
   },
   // `zorblat.smith`, `smith_tou81`: another name with the surname.
   { at: 'free mail', owner: 'other_person', decides: isOtherWithSurname },
+  // `thomas.greer` of Thomas Whitlow: the given name with another surname.
+  { at: 'free mail', owner: 'other_person', decides: isGivenWithOtherSurname },
   // `mgonzalez`, `gonzalezm`: another initial with another surname.
   { at: 'free mail', owner: 'other_person', decides: isOtherInitialWithName },
   // `mariagonzalez`, `gonzalez_maria`, `john.karen.gonzalez`: another full name.
@@ -347,9 +349,9 @@ function isOtherPair({ local, pieces }: Reading): boolean {
   return isOther && new Set(pieces.map(({ token }) => token)).size === 2;
 }
 
-/** Returns true for the surname and an unrelated word, with a separator between them. */
+/** Returns true for the surname and unrelated words, with separators between them. */
 function isOtherWithSurname({ local, pieces }: Reading): boolean {
-  if (!/^[a-z]{2,}[._-][a-z]{2,}[0-9]*$/.test(local)) return false;
+  if (!/^[a-z]{2,}(?:[._-][a-z]{2,})+[0-9]*$/.test(local)) return false;
   const surname = pieces.find(({ kind }) => kind === 'surname');
   const others = pieces.filter((piece) => piece !== surname);
   const length = others.reduce((sum, { text }) => sum + text.length, 0);
@@ -362,8 +364,23 @@ function isOtherWithSurname({ local, pieces }: Reading): boolean {
   );
 }
 
+/**
+ * Returns true for a given name of the person and another surname with a separator between them. An
+ * unlisted word counts as a surname only behind a dot, as mail systems write names.
+ */
+function isGivenWithOtherSurname(reading: Reading): boolean {
+  const { local, pieces } = reading;
+  if (!/^[a-z]{2,}[._-][a-z]{3,}[0-9]*$/.test(local)) return false;
+  if (pieces.length !== 2 || !reading.startsWith(...GIVEN)) return false;
+  if (pieces[0]?.token === pieces[1]?.token) return false;
+  if (reading.has('otherSurname')) return true;
+  return /^[a-z]+\.[a-z]+$/.test(local) && reading.has('word', 'letters');
+}
+
 function isOtherInitialWithName(reading: Reading): boolean {
   if (!isPair(reading) || !reading.has('letter')) return false;
+  // `sundaramoorthy.k`: the separator shows that the word is a name.
+  if (/^(?:[a-z]{4,}\.[a-z]|[a-z]\.[a-z]{4,})$/.test(reading.local)) return true;
   return reading.pieces.some(({ kind, text }) => isName(kind) && text.length > 3);
 }
 
