@@ -127,13 +127,16 @@ export async function keyRefusal(
 
 /**
  * Returns the API key from the headers, or null if the request has neither `Authorization` nor
- * `X-API-Key`. If it has both, `Authorization` is used (api/docs/lifecycle.md, Keys).
+ * `X-API-Key`. If it has both, `Authorization` is used (api/docs/lifecycle.md, Keys). Some tools send
+ * `X-API-Key` twice, and Node joins the two by a comma. Two equal keys are one.
  */
 function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;
   if (typeof authorization === 'string')
     return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';
-  return typeof apiKey === 'string' ? apiKey.trim() : null;
+  if (typeof apiKey !== 'string') return null;
+  const [first = '', ...others] = apiKey.split(',').map((key) => key.trim());
+  return others.every((other) => other === first) ? first : apiKey;
 }
 
 function unauthorized(request: Request): ApiError {
@@ -153,8 +156,21 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
     return 'This is a webhook secret. An API key begins with "npe_".';
   if (/^(bearer)?\s*$/i.test(sent))
     return 'It is empty. Check the variable that contains it.';
+  const mistake = mistakeIn(sent.replace(/^bearer\s+/i, ''));
+  if (mistake !== null) return mistake;
   if (authorization === undefined || hasScheme) return 'Check it for missing characters.';
   return 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
+}
+
+/** Returns a hint about a text that is sent in place of a key, or null. */
+function mistakeIn(key: string): string | null {
+  if (/^(?:undefined|null|none|nan|\[object object\])$/i.test(key))
+    return `It is "${key}". The variable that should contain it is not set.`;
+  if (/^(?:\$|\{\{|%).*/.test(key))
+    return 'It is the name of a variable, which your program did not replace.';
+  if (/^[<[{(].*[>\]})]$/.test(key)) return 'Send it without brackets.';
+  if (/^["'`“‘].*["'`”’]$/.test(key)) return 'Send it without quotes.';
+  return null;
 }
 
 /**

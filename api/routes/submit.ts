@@ -48,6 +48,12 @@ export interface SubmitDeps {
   readonly changes: Changes;
 }
 
+const TEST_OUTCOME_OF_LIVE_KEY: Problem = {
+  loc: ['header', 'Test-Outcome'],
+  msg: 'Test-Outcome needs a test key. Remove the header, or use a key that begins with npe_test_',
+  type: 'test_outcome_needs_test_key',
+};
+
 type SubmitBody = Pick<
   SubmitCommand,
   'npis' | 'requestedType' | 'webhook' | 'customData'
@@ -71,11 +77,11 @@ async function accept(
   const { organizationId } = request.auth.credentials;
   const { value: header, problems } = check('header', HEADERS, {
     'Idempotency-Key': request.headers['idempotency-key'],
-    // The Test-Outcome header is for test keys. With a live key it is ignored.
-    'Test-Outcome': isSandbox(organizationId)
-      ? request.headers['test-outcome']
-      : undefined,
+    'Test-Outcome': request.headers['test-outcome'],
   });
+  // With a live key, the submit would buy a real lookup instead of the outcome.
+  if (header['Test-Outcome'] !== null && !isSandbox(organizationId))
+    throw invalid([TEST_OUTCOME_OF_LIVE_KEY]);
   const bytes = await readBody(request.raw.req);
   // The body is parsed only when the request has its turn in the queue. Parsing many bodies that
   // arrive together would block the process and delay all other requests.
@@ -128,6 +134,7 @@ function commandFor(
     submittedAs,
     ...body,
     outcomes: isSandbox(organizationId) ? outcomes : null,
+    isOutcomeForced: forced !== null,
     idempotency: idempotencyOf(request, body, header),
   };
 }

@@ -64,16 +64,19 @@ export async function findSandboxEmails(
 
 /**
  * Finds the emails that complete sandbox requests at submit, without a simulated lookup: replays,
- * and the made-up emails of the outcomes `stored` and `replayed`.
+ * and the made-up emails of the outcomes `stored` and `replayed`. If the client asked for another
+ * outcome, the lookup is simulated even for a replay.
  */
 export async function findStoredSandboxEmails(
   tx: Pick<Transaction, 'execute'>,
-  asked: SandboxQuery,
+  asked: SandboxQuery & { readonly isOutcomeForced: boolean },
   replayMs: number,
 ): Promise<Map<string, KnownEmail>> {
   const emails = await findSandboxEmails(tx, asked, replayMs);
   for (const [npi, { replayed }] of emails) {
-    if (!replayed && asked.outcomes.get(npi) !== 'stored') emails.delete(npi);
+    const outcome = asked.outcomes.get(npi);
+    if (outcome === 'stored' || outcome === 'replayed') continue;
+    if (asked.isOutcomeForced || !replayed) emails.delete(npi);
   }
   return emails;
 }

@@ -35,6 +35,8 @@ export interface SubmitCommand {
   readonly customData: string | null;
   /** The test outcome of each of `npis`; null if the organization is not a sandbox. */
   readonly outcomes: readonly TestOutcome[] | null;
+  /** True if the client asked for the outcome, so that no replay may replace it. */
+  readonly isOutcomeForced: boolean;
   readonly idempotency: {
     readonly key: string;
     readonly method: string;
@@ -80,6 +82,11 @@ const IDEMPOTENCY_WAIT_MS = 5000;
  * The time from the submit to the deadline of a sandbox request with the test outcome `deadline`.
  */
 const TEST_DEADLINE_MS = 5000;
+/**
+ * The time to the deadline of other sandbox requests. It does not depend on the configuration,
+ * because a simulated lookup fails only if the client asks for that.
+ */
+const SANDBOX_DEADLINE_MS = 15 * 60_000;
 
 /** The fields that all requests of a batch share. */
 type OfBatch = 'batchId' | 'organizationId' | 'requestedType' | 'cost' | 'acceptedAt';
@@ -218,7 +225,9 @@ async function accept(
   const { organizationId, requestedType, submittedAs, npis, idempotency } = command;
   const { at, available, held, suspended } = await lockBalance(tx, organizationId);
   const known = await findStoredEmails(tx, command, at, rules);
-  const batch = newBatch(command, at, rules.lookupTimeoutMs);
+  const isSimulated = command.outcomes !== null;
+  const timeoutMs = isSimulated ? SANDBOX_DEADLINE_MS : rules.lookupTimeoutMs;
+  const batch = newBatch(command, at, timeoutMs);
   const rows = newRequests(command, batch, known);
   const required =
     rows.filter(({ replayed }) => !replayed).length * PRICES[requestedType];
@@ -271,7 +280,7 @@ async function lockBalance(tx: Transaction, organizationId: string) {
 /** Finds the emails that complete requests at submit, by NPI. */
 async function findStoredEmails(
   tx: Transaction,
-  { organizationId, npis, requestedType, outcomes }: SubmitCommand,
+  { organizationId, npis, requestedType, outcomes, isOutcomeForced }: SubmitCommand,
   at: Date,
   rules: SubmitRules,
 ): Promise<Map<string, KnownEmail>> {
@@ -284,10 +293,10 @@ async function findStoredEmails(
     byNpi.set(npis[index] as string, outcome);
   }
   const asked = { organizationId, requestedType, at, outcomes: byNpi };
-  return await findStoredSandboxEmails(tx, asked, rules.replayMs);
+  return await findStoredSandboxEmails(tx, { ...asked, isOutcomeForced }, rules.replayMs);
 }
 
-function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
+function newBatch(command: SubmitCommand, at: Date, timeoutMs: number) {
   const {
     organizationId,
     apiKeyId,
@@ -308,7 +317,7 @@ function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
     webhookMode: webhook?.mode ?? null,
     customData,
     createdAt: at,
-    deadlineAt: later(at, lookupTimeoutMs),
+    deadlineAt: later(at, timeoutMs),
   };
 }
 

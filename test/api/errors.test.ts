@@ -106,7 +106,7 @@ test('every endpoint returns a 401 without an API key or with an invalid one', a
       'api_key_invalid',
     );
   }
-  for (const key of ['', 'x', `Bearer ${apiKey}`, `${apiKey}, ${apiKey}`]) {
+  for (const key of ['', 'x', `Bearer ${apiKey}`, `${apiKey}, ${apiKey}x`]) {
     isProblem(
       t,
       await send('GET', '/api/v1/credits', { 'x-api-key': key }),
@@ -138,6 +138,13 @@ test("a 401 says what is wrong with the API key's format, without repeating the 
       /This is a webhook secret. An API key begins with "npe_"/,
     ],
     [{ 'x-api-key': 'npe_x' }, usual],
+    [{ authorization: `Bearer <${apiKey}>` }, /without brackets/],
+    [{ 'x-api-key': `"${apiKey}"` }, /without quotes/],
+    [{ authorization: 'Bearer $NPI_EMAIL_API_KEY' }, /the name of a variable/],
+    [{ authorization: 'Bearer {{api_key}}' }, /the name of a variable/],
+    [{ 'x-api-key': '%API_KEY%' }, /the name of a variable/],
+    [{ authorization: 'Bearer undefined' }, /It is "undefined". The variable/],
+    [{ 'x-api-key': 'null' }, /It is "null". The variable/],
   ];
   for (const [headers, expected] of cases) {
     const answer = await send('GET', '/api/v1/credits', headers);
@@ -203,6 +210,7 @@ test('Authorization and X-API-Key both accept a key, and Authorization has prior
     (await credits({ authorization: `Bearer ${apiKey}`, 'x-api-key': 'x' })).status,
     200,
   );
+  t.is((await credits({ 'x-api-key': `${apiKey}, ${apiKey}` })).status, 200);
   isProblem(
     t,
     await credits({ authorization: 'Bearer x', 'x-api-key': apiKey }),

@@ -103,12 +103,23 @@ test('an unknown Test-Outcome header gets a 422 that lists the known outcomes', 
   for (const outcome of TEST_OUTCOMES) t.true(detail[2].msg.includes(`'${outcome}'`));
 });
 
-test('a Test-Outcome header has no effect with a live key', async (t) => {
-  const key = { 'idempotency-key': 'live' };
-  const first = await live.single({ npi: NPI }, { ...key, 'test-outcome': 'stored' });
-  t.deepEqual([first.status, first.json.status], [202, 'in-progress']);
-  const again = await live.single({ npi: NPI }, { ...key, 'test-outcome': 'nonsense' });
-  t.deepEqual([again.status, again.text], [202, first.text]);
+test('a Test-Outcome header with a live key gets a 422 and starts no lookup', async (t) => {
+  const before = await live.credits();
+  const { status, text } = await live.single({ npi: NPI }, { 'test-outcome': 'stored' });
+  t.is(status, 422);
+  const [{ loc, type, msg }] = JSON.parse(text).detail;
+  t.deepEqual([loc, type], [['header', 'Test-Outcome'], 'test_outcome_needs_test_key']);
+  t.regex(msg, /Remove the header, or use a key that begins with npe_test_/);
+  t.deepEqual(await live.credits(), before);
+});
+
+test('an outcome that was asked for is not replaced by a replay at submit', async (t) => {
+  const npi = '2000000259';
+  const stored = { 'test-outcome': 'stored' };
+  t.is((await sandbox.single({ npi }, stored)).json.status, 'completed');
+  const slow = { 'test-outcome': 'slow' };
+  t.is((await sandbox.single({ npi }, slow)).json.status, 'in-progress');
+  t.is((await sandbox.single({ npi }, stored)).json.status, 'completed');
 });
 
 test('with a test key, a repeated submit must have the same Test-Outcome header', async (t) => {

@@ -151,6 +151,7 @@ async function performSubmit(
     webhook: null,
     customData: null,
     outcomes: null,
+    isOutcomeForced: false,
     idempotency,
   };
   const outcome = await client.ledger.submit(client.db, command, MODEL_RULES);

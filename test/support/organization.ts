@@ -91,6 +91,7 @@ export function submitCommand(
     webhook: null,
     customData: null,
     outcomes: null,
+    isOutcomeForced: false,
     idempotency: null,
     ...over,
   };
