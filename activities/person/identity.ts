@@ -1,6 +1,5 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { readList } from '../verification/domains.ts';
-import { GIVEN_NAMES } from '../verification/own-names.ts';
+import { GIVEN_NAMES, SURNAMES } from '../verification/own-names.ts';
 import { isParticle, nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import {
@@ -16,7 +15,7 @@ import {
  * The surnames that may be a maiden name. Rarer ones are often given names that immigrants brought,
  * such as Rahim.
  */
-const SURNAMES: ReadonlySet<string> = new Set([...readList('surnames')].slice(0, 10_000));
+const FREQUENT_SURNAMES = new Set([...SURNAMES].slice(0, 10_000));
 
 /**
  * Checks that a response is about the person with the requested NPI in NPPES. This is the
@@ -242,7 +241,7 @@ function isOurSurname(
 
 /** Returns true for a frequent surname that is not also a given name. */
 function isSurname(name: string): boolean {
-  return SURNAMES.has(name) && !GIVEN_NAMES.has(name);
+  return FREQUENT_SURNAMES.has(name) && !GIVEN_NAMES.has(name);
 }
 
 /**

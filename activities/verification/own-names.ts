@@ -4,6 +4,7 @@ import type { Person } from '../vendors/vendor.ts';
 import { readList } from './domains.ts';
 
 export const GIVEN_NAMES = readList('given-names');
+export const SURNAMES = readList('surnames');
 
 /** The least letters of a mere part of a given name, such as `emeka` of Chukwuemeka. */
 const MIN_PART = 4;

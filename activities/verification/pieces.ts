@@ -1,7 +1,7 @@
 import { generationOf, isCredential, nameWords } from '../person/names.ts';
 import type { Subject } from '../vendors/vendor.ts';
 import { readList, registrableDomain } from './domains.ts';
-import { GIVEN_NAMES, type OwnNames } from './own-names.ts';
+import { GIVEN_NAMES, type OwnNames, SURNAMES } from './own-names.ts';
 
 // This file reads a local part: it splits it into pieces and names the kind of each. The rules in
 // local-part.ts then decide whose address it is.
@@ -74,8 +74,6 @@ export interface Vocabulary {
 const ROLES = readList('roles', 'roles-more');
 const TITLES = readList('titles');
 const COURTESIES: ReadonlySet<string> = new Set(['mr', 'mrs', 'miss', 'sr', 'sra']);
-
-const SURNAMES = readList('surnames');
 
 /**
  * Returns the words that may stand for the practice: the words of its name, its domain, and its

@@ -45,6 +45,23 @@ export function prefersResults(request: Request): boolean {
   return /(?:^|[,;])\s*return\s*=\s*"?representation"?\s*(?:$|[,;])/i.test(header);
 }
 
+/** The preferences that the service knows, in lowercase. */
+const KNOWN: readonly string[] = ['wait', 'until', 'return', 'handling'];
+
+/**
+ * Returns the unknown preferences of a client that asks for strict handling (`handling=strict`, RFC
+ * 7240, section 4.4). Returns null for other clients, whose unknown fields and preferences are
+ * ignored.
+ */
+export function strictlyUnknown(request: Request): string[] | null {
+  const header: unknown = request.headers.prefer;
+  if (typeof header !== 'string') return null;
+  const preferences = header.split(/[,;]/).map((one) => one.trim().toLowerCase());
+  if (!preferences.some((one) => /^handling\s*=\s*"?strict"?$/.test(one))) return null;
+  const names = preferences.map((one) => one.replace(/\s*=.*/, ''));
+  return names.filter((name) => name !== '' && !KNOWN.includes(name));
+}
+
 /**
  * Adds the header `Preference-Applied` if a preference was honored. It shows the maximum wait, the
  * event that would have ended it, and whether the response has the results.

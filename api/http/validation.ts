@@ -139,6 +139,14 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
   return text;
 }
 
+/** Returns a problem for each member of a body that its schema does not know. */
+export function unknownFields(schema: Joi.Schema, body: unknown): Problem[] {
+  return unknownMembers(schema, body).map((path) => {
+    const msg = 'Extra inputs are not permitted. Remove the field, or correct its name';
+    return { loc: ['body', ...path], msg, type: 'extra_forbidden' };
+  });
+}
+
 function unknownMembers(schema: Joi.Schema, value: unknown): string[][] {
   const known = namesOf(schema);
   if (!known || typeof value !== 'object' || value === null || Array.isArray(value))

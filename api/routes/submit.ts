@@ -31,9 +31,15 @@ import {
   parseJson,
   readBody,
 } from '../http/json-body.ts';
-import { applied, holdUntil, preferredWait, prefersResults } from '../http/prefer.ts';
+import {
+  applied,
+  holdUntil,
+  preferredWait,
+  prefersResults,
+  strictlyUnknown,
+} from '../http/prefer.ts';
 import { readInTurn } from '../http/turn-queue.ts';
-import { check, ignoredFields, PARAMETERS } from '../http/validation.ts';
+import { check, ignoredFields, PARAMETERS, unknownFields } from '../http/validation.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { type Starter, startBatch } from '../temporal.ts';
 
@@ -275,7 +281,11 @@ function parseBody(
     forbids,
   };
   const { value, problems } = check('body', schema, body.value, context);
-  const all = [...problems, ...headerProblems];
+  const all = [
+    ...problems,
+    ...strictProblems(request, schema, body.value),
+    ...headerProblems,
+  ];
   if (all.length > 0) throw invalid(all, hintFor(schema, body.value));
   return {
     // Only one of `npi` and `npis` is a field of the schema. The value of the other one was not
@@ -285,6 +295,28 @@ function parseBody(
     webhook: value.webhook ?? null,
     customData: value.custom_data === undefined ? null : context.customData,
   };
+}
+
+/** The number of unknown fields that are reported. A body can have thousands. */
+const MAX_UNKNOWN = 20;
+
+/**
+ * Returns the problems that only a client with `Prefer: handling=strict` gets: unknown fields and
+ * unknown preferences.
+ */
+function strictProblems(
+  request: Request,
+  schema: Joi.ObjectSchema,
+  body: unknown,
+): Problem[] {
+  const preferences = strictlyUnknown(request);
+  if (preferences === null) return [];
+  const problems = unknownFields(schema, body).slice(0, MAX_UNKNOWN);
+  if (preferences.length > 0) {
+    const msg = 'Prefer should have wait, until, return or handling. Remove the others';
+    problems.push({ loc: ['header', 'Prefer'], msg, type: 'preference_unknown' });
+  }
+  return problems;
 }
 
 /** Returns advice that is not in the messages of the problems, or null. */
