@@ -165,7 +165,7 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
 /** Returns a hint about a text that is sent in place of a key, or null. */
 function mistakeIn(key: string): string | null {
   if (/^(?:undefined|null|none|nan|\[object object\])$/i.test(key))
-    return `It is "${key}". The variable that should contain it is not set.`;
+    return 'The variable that should contain it is not set.';
   if (/^(?:\$|\{\{|%).*/.test(key))
     return 'It is the name of a variable, which your program did not replace.';
   if (/^[<[{(].*[>\]})]$/.test(key)) return 'Send it without brackets.';
