@@ -258,7 +258,8 @@ test.serial(
     const [waits] = await withSql(
       facts.database_url,
       (sql) =>
-        sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds from batches`,
+        sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds
+          from batches where not is_sandbox(organization_id)`,
     );
     t.is(waits?.seconds, 180);
 
