@@ -18,7 +18,7 @@ import { type Clock, withHeartbeat } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
 import type { Subjects } from './lookup.ts';
 import { mismatchOf } from './person/identity.ts';
-import { profileOf } from './person/profile.ts';
+import { addsTo, profileOf } from './person/profile.ts';
 import { answerForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import { waitForSlot } from './slots.ts';
@@ -198,7 +198,8 @@ async function call(
   if (step.kind === 'retry') return wait(conversation, step.why, step.afterMs);
   if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
   let known = subject;
-  if (profileIn(step, subject) !== null)
+  const profile = source.mayStore ? profileIn(step, subject) : null;
+  if (profile !== null && addsTo(profile, subject))
     known = await deps.subjects.reload(lookupId, npi, requestedType);
   const found = { requestId, npi, lookupId, requestedType, subject: known };
   return await verify(deps, { ...found, patience: 'first' }, signal);

@@ -91,8 +91,8 @@ interface Progress {
 
 /**
  * Checks the unchecked addresses of a lookup that have the requested type, best first, until one
- * satisfies the request. If a name server or a verifier has a short outage, throws a retryable failure, so that
- * the outage does not count against an address.
+ * satisfies the request. If a name server or a verifier has a short outage, throws a retryable
+ * failure, so that the outage does not count against an address.
  */
 export async function verify(
   deps: CheckDeps,

@@ -1,8 +1,9 @@
 import type { VendorProfile } from '../../db/lookups/candidates.ts';
-import type { GivenName, Identity, Person } from '../vendors/vendor.ts';
+import type { GivenName, Identity, Person, Subject } from '../vendors/vendor.ts';
 import { nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import { compareSurnames, type Reading, readName } from './readings.ts';
+import { employerDomainsOf } from './subject.ts';
 
 /**
  * Returns what a vendor's own profile of a person adds to our record. Some people use a name that
@@ -32,6 +33,13 @@ export function profileOf(
   }
   if (givenNames === null && employerDomain === null) return null;
   return { givenNames, employerDomain };
+}
+
+/** Returns true if a profile has a name or a domain that we did not know before. */
+export function addsTo({ givenNames, employerDomain }: VendorProfile, subject: Subject) {
+  const known = subject.person === null ? [] : subject.person.profileNames;
+  if (nameWords(givenNames).some((name) => !known.includes(name))) return true;
+  return employerDomain !== null && !employerDomainsOf(subject).includes(employerDomain);
 }
 
 function fullName(name: GivenName): string {

@@ -3,6 +3,7 @@ import type { Subject } from '../vendors/vendor.ts';
 import { isOpenToAnyone } from './email-type.ts';
 import { GIVEN_NAMES, OwnNames } from './own-names.ts';
 import {
+  isName,
   type Kind,
   type Piece,
   practiceWords,
@@ -397,8 +398,4 @@ function isOtherFullName(reading: Reading): boolean {
 /** Returns true for two pieces, and no title such as the `doc` of `surferdoc88`. */
 function isPair({ pieces, letters }: Reading): boolean {
   return pieces.length === 2 && pieces.map(({ text }) => text).join('') === letters;
-}
-
-function isName(kind: Kind): boolean {
-  return kind === 'otherGiven' || kind === 'otherSurname';
 }

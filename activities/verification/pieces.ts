@@ -151,7 +151,8 @@ const PARTS: readonly Kind[] = [
   'letters',
 ];
 
-function isOther(kind: Kind): boolean {
+/** Returns true for a name that is not the person's. */
+export function isName(kind: Kind): boolean {
   return kind === 'otherGiven' || kind === 'otherSurname';
 }
 
@@ -167,13 +168,13 @@ function mergeUnrelated(
   const [first] = pieces;
   if (first === undefined || pieces.length < 2 || text.length < 4) return pieces;
   const filled = pieces.reduce((sum, piece) => sum + piece.text.length, 0);
-  const isName =
+  const hasOnlyNames =
     filled === text.length && pieces.every(({ kind }) => PARTS.includes(kind));
   const isFullName = pieces.every(
-    ({ kind, text: { length } }) => length > 3 && isOther(kind),
+    ({ kind, text: { length } }) => length > 3 && isName(kind),
   );
   if (isFullName) return pieces;
-  if (!isName || own.isGivenWithInitials(text)) return pieces;
+  if (!hasOnlyNames || own.isGivenWithInitials(text)) return pieces;
   const kind = GIVEN_NAMES.has(text) ? 'otherGiven' : 'word';
   return [{ kind, text, token: first.token }];
 }

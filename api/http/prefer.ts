@@ -30,8 +30,7 @@ export function preferredWait(request: Request) {
   } catch {
     return null;
   }
-  const isAnyChange = /(?:^|[,;])\s*until\s*=\s*"?change"?\s*(?:$|[,;])/i.test(header);
-  const until: 'change' | 'end' = isAnyChange ? 'change' : 'end';
+  const until: 'change' | 'end' = prefers(request, 'until', 'change') ? 'change' : 'end';
   return { seconds: Math.min(MAX_WAIT_S, Number(seconds)), until };
 }
 
@@ -40,26 +39,36 @@ export function preferredWait(request: Request) {
  * (`return=representation`, RFC 7240, section 4.2).
  */
 export function prefersResults(request: Request): boolean {
-  const header: unknown = request.headers.prefer;
-  if (typeof header !== 'string') return false;
-  return /(?:^|[,;])\s*return\s*=\s*"?representation"?\s*(?:$|[,;])/i.test(header);
+  return prefers(request, 'return', 'representation');
+}
+
+/** Returns true if the client sent a preference with this value, with or without quotes. */
+function prefers(request: Request, name: string, value: string): boolean {
+  return preferencesOf(request).some((one) => one === `${name}=${value}`);
+}
+
+/** Returns the preferences of a request as `name=value`, in lowercase, without spaces and quotes. */
+function preferencesOf({ headers }: Request): string[] {
+  const header: unknown = headers.prefer;
+  if (typeof header !== 'string') return [];
+  const preferences = header.toLowerCase().replaceAll(/[\s"]/g, '').split(/[,;]/);
+  return preferences.filter((one) => one !== '');
 }
 
 /** The preferences that the service knows, in lowercase. */
 const KNOWN: readonly string[] = ['wait', 'until', 'return', 'handling'];
 
 /**
- * Returns the unknown preferences of a client that asks for strict handling (`handling=strict`, RFC
- * 7240, section 4.4). Returns null for other clients, whose unknown fields and preferences are
- * ignored.
+ * Returns true if the client asks for strict handling (`handling=strict`, RFC 7240, section 4.4).
+ * The unknown fields and preferences of other clients are ignored.
  */
-export function strictlyUnknown(request: Request): string[] | null {
-  const header: unknown = request.headers.prefer;
-  if (typeof header !== 'string') return null;
-  const preferences = header.split(/[,;]/).map((one) => one.trim().toLowerCase());
-  if (!preferences.some((one) => /^handling\s*=\s*"?strict"?$/.test(one))) return null;
-  const names = preferences.map((one) => one.replace(/\s*=.*/, ''));
-  return names.filter((name) => name !== '' && !KNOWN.includes(name));
+export function isStrict(request: Request): boolean {
+  return prefers(request, 'handling', 'strict');
+}
+
+export function hasUnknownPreference(request: Request): boolean {
+  const names = preferencesOf(request).map((one) => one.replace(/=.*/, ''));
+  return names.some((name) => !KNOWN.includes(name));
 }
 
 /**

@@ -33,10 +33,11 @@ import {
 } from '../http/json-body.ts';
 import {
   applied,
+  hasUnknownPreference,
   holdUntil,
+  isStrict,
   preferredWait,
   prefersResults,
-  strictlyUnknown,
 } from '../http/prefer.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import { check, ignoredFields, PARAMETERS, unknownFields } from '../http/validation.ts';
@@ -309,10 +310,9 @@ function strictProblems(
   schema: Joi.ObjectSchema,
   body: unknown,
 ): Problem[] {
-  const preferences = strictlyUnknown(request);
-  if (preferences === null) return [];
+  if (!isStrict(request)) return [];
   const problems = unknownFields(schema, body).slice(0, MAX_UNKNOWN);
-  if (preferences.length > 0) {
+  if (hasUnknownPreference(request)) {
     const msg = 'Prefer should have wait, until, return or handling. Remove the others';
     problems.push({ loc: ['header', 'Prefer'], msg, type: 'preference_unknown' });
   }

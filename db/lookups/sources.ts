@@ -424,7 +424,7 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
            coalesce(f.missed, 0) as missed,
            coalesce(f.skipped, 0) as skipped,
            cost.credits,
-           cost.credits * p.dollars as dollars,
+           round((cost.credits * p.dollars)::numeric, 3)::float8 as dollars,
            round(f.p50)::float8 as "p50Ms",
            round(f.p95)::float8 as "p95Ms",
            f.p95_waited as "p95WaitedMs",

@@ -186,7 +186,7 @@ export const sourceSpend = pgTable(
   ],
 );
 
-/** The price of a source's credit, as the workers' configuration has it. */
+/** The configured price of a source's credit. Workers store it when they start. */
 export const sourcePrices = pgTable(
   'source_prices',
   {

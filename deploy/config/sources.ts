@@ -269,8 +269,8 @@ function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): Source
  */
 function inOrder<T>(all: ReadonlyMap<string, T>, order: readonly string[] | null): T[] {
   if (order === null) return [...all.values()];
-  const isListed = (id: string, listed: string) => accountOf(id) === listed;
+  const sources = [...all];
   return order.flatMap((listed) =>
-    [...all].filter(([id]) => isListed(id, listed)).map(([, source]) => source),
+    sources.filter(([id]) => accountOf(id) === listed).map(([, source]) => source),
   );
 }

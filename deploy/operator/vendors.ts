@@ -118,7 +118,6 @@ function withRates(stats: SourceStats) {
     // The share of finished calls that found an address which a client received, from 0 to 1.
     hitRate: ratio(returned, asked - open),
     creditsPerReturned: ratio(credits, returned),
-    dollars: ratio(dollars, 1),
     dollarsPerReturned: ratio(dollars, returned),
   };
 }

@@ -8,7 +8,7 @@ import {
 
 const DOMAIN = 'clinic.example';
 
-/** Parses `local of First Middle Last`, where the middle name is `-` if there is none. */
+/** Parses `local of First Middle Last`. A missing middle name is written as `-`. */
 function mailbox(text: string) {
   const [local = '', name = ''] = text.split(' of ');
   const [firstName = '', middle = '-', ...last] = name.split(' ');
