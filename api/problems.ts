@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { DatabaseError } from '../db/errors.ts';
 import table from './problems.json' with { type: 'json' };
 import type { OperationId } from './routes.ts';
+import { type Site, SUPPORT } from './site.ts';
 
 /** A kind of error response, as defined in problems.json. */
 export interface ProblemKind {
@@ -27,6 +28,7 @@ export interface ProblemKind {
   /**
    * The text of each code, for people. In a text, `{name}` is replaced by a value that is passed to
    * `problem`. `{name credit}` is replaced by the value with the noun, such as `3 credits`.
+   * `{support}` stays until the error is sent, because only the server knows the address.
    */
   readonly codes: Readonly<Record<string, string>>;
   /** Values for the example in the OpenAPI document. */
@@ -46,16 +48,21 @@ export type ProblemCode = { [N in Name]: keyof (typeof table)[N]['codes'] }[Name
  */
 export const PROBLEMS = table as Readonly<Record<Name, ProblemKind>>;
 
+/** A body of an error. `detail` is a text for people, or the list of problems of a 422. */
+interface ErrorBody {
+  readonly detail: string | readonly Problem[];
+}
+
 /** An error response. Handlers and extensions throw it, and `registerErrors` sends it. */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
   readonly status: number;
-  readonly body: object;
+  readonly body: ErrorBody;
   readonly headers: Readonly<Record<string, string>>;
 
   constructor(
     status: number,
-    body: object,
+    body: ErrorBody,
     headers: Readonly<Record<string, string>> = {},
   ) {
     super(`HTTP ${status}`);
@@ -107,6 +114,7 @@ export function problemBody(kind: ProblemKind, code: string, values: Values = {}
  */
 function filledIn(text: string, values: Values): string {
   return text.replaceAll(/\{(\w+)( \w+)?\}/g, (_, name: string, noun?: string) => {
+    if (name === 'support') return SUPPORT;
     const value = values[name];
     if (noun === undefined) return String(value);
     return value === 1 ? `1${noun}` : `${value}${noun}s`;
@@ -145,18 +153,24 @@ export const PRIVATE = {
  * Converts every thrown error, ours or hapi's, to an error response. If the error is unknown, the
  * response does not reveal its cause.
  */
-export function registerErrors(server: Server, log: Logger): void {
+export function registerErrors(server: Server, site: Site, log: Logger): void {
   server.ext('onPreResponse', async (request, h) => {
     const { response } = request;
     if (!(response instanceof Error)) return h.continue;
     const { status, body, headers } = toApiError(response, request, log);
     await discardBody(request);
-    const answer = h.response(JSON.stringify(body)).code(status);
+    const answer = h.response(errorText(body, site)).code(status);
     if (status === 422) answer.type('application/json').charset('utf-8');
     else answer.type('application/problem+json').charset('');
     for (const [name, value] of Object.entries(headers)) answer.header(name, value);
     return answer;
   });
+}
+
+/** Returns an error body as JSON, with the address of support in its text. */
+function errorText(body: ErrorBody, { support }: Site): string {
+  if (typeof body.detail !== 'string') return JSON.stringify(body);
+  return JSON.stringify({ ...body, detail: body.detail.replace(SUPPORT, support) });
 }
 
 /**

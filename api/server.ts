@@ -33,6 +33,7 @@ import { pollHandlers } from './routes/poll.ts';
 import { Readiness, serviceHandlers } from './routes/service.ts';
 import { type SubmitDeps, submitHandlers } from './routes/submit.ts';
 import { type OperationId, ROUTES } from './routes.ts';
+import type { Site } from './site.ts';
 import { Starter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
@@ -71,6 +72,7 @@ declare module '@hapi/hapi' {
 }
 
 export interface ApiDeps extends Omit<SubmitDeps, 'starter'>, TemporalDeps, AuthDeps {
+  readonly site: Site;
   readonly host: string;
   /** 0 picks a free port. */
   readonly port: number;
@@ -130,11 +132,11 @@ export function createServer(deps: ApiDeps): Server {
     requirePath(request);
     return h.continue;
   });
-  registerErrors(server, deps.log);
+  registerErrors(server, deps.site, deps.log);
   registerAuth(server, deps);
   registerHeaders(server);
   registerRoutes(server, deps);
-  registerDocs(server);
+  registerDocs(server, deps.site);
   registerLog(server, deps, sample);
   // Ends all waits, so that held requests get their responses before the server stops.
   server.ext('onPreStop', () => deps.changes.close());

@@ -4,7 +4,7 @@ import type { Logger } from 'pino';
 import { type Database, openDatabase } from '../db/client.ts';
 import { noteHome } from '../db/requests/outbox.ts';
 import { type ApiProcess, listElsewhere, noteApi, noteStopped } from '../db/workers.ts';
-import { loadConfig } from './config/config.ts';
+import { loadApiConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
 import { main, repeat, untilReady } from './main.ts';
@@ -34,12 +34,12 @@ does not wait for Temporal.
 On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending requests. The API still accepts requests for
 API_DRAIN_DELAY (5 s). Then it finishes running requests for up to 20 s, and exits. A second signal ends it immediately.
 
-Required settings: DATABASE_URL. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL, and more in
-deploy/env.example.
+Required settings: DATABASE_URL, PUBLIC_URL, SUPPORT_EMAIL. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL, and
+more in deploy/env.example.
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
-  const config = loadConfig();
+  const config = loadApiConfig();
   const log = createLog('api', config.logLevel);
   const traces = sendTraces(config, 'npi-email-api', log);
   const db = openDatabase({

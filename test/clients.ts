@@ -3,12 +3,12 @@ import { cp, symlink, writeFile } from 'node:fs/promises';
 import { basename, delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { openapi } from '../api/openapi/document.ts';
 import { run } from '../deploy/local/processes.ts';
 import { temporaryFolder } from './support/database.ts';
 import { program } from './support/documented/examples.ts';
 import { runCheck, step } from './support/long-check.ts';
 import { startServers } from './support/servers.ts';
+import { openapi } from './support/site.ts';
 import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
 

@@ -271,7 +271,7 @@ test('env.example lists every setting of the configuration with its default', as
   // Temporal's library reads its own settings, and the base URLs of most sources are mentioned
   // together.
   const isMentioned = (name: string) =>
-    /^(?:TEMPORAL_|(?!REACHER|REGISTRY|DATABASE)\w+_URL$)/.test(name);
+    /^(?:TEMPORAL_|(?!REACHER|REGISTRY|DATABASE|PUBLIC)\w+_URL$)/.test(name);
   const code = await readFile(join(ROOT, 'deploy/config/config.ts'), 'utf8');
   const settings = [...code.matchAll(/: \[\s*'([A-Z][A-Z0-9_]+)',\s/g)].map(
     ([, name = '']) => name,

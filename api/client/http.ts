@@ -3,7 +3,7 @@ import type { AnyProblem, Invalid } from './types.ts';
 
 /** The address and the key with which to call the API, and how long to retry. */
 export interface Connection {
-  /** Your organization's key or a test key, from the operator. */
+  /** Your organization's key or a test key. */
   readonly apiKey: string;
   /** Address of the service without `/api/v1`: `https:`, or plain `http:` on this machine. */
   readonly baseUrl: string;

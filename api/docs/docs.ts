@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import type { Lifecycle, Server } from '@hapi/hapi';
 import { Marked } from 'marked';
 import { published } from '../routes/service.ts';
+import { type Site, supportLink } from '../site.ts';
 import { reference } from './reference.ts';
 
 // The documentation for users of the API. Its pages are the Markdown files in this folder, and the
@@ -39,8 +40,8 @@ const POLICY =
  * Registers the routes of the documentation: each page as HTML and as Markdown, the style sheet,
  * `/llms.txt` (llmstxt.org), and redirects from `/` and `/docs/index` to `/docs`.
  */
-export function registerDocs(server: Server): void {
-  const pages = NAMES.map(readPage);
+export function registerDocs(server: Server, site: Site): void {
+  const pages = NAMES.map((name) => readPage(name, site));
   const serve = (path: string, type: string, text: string) => {
     const answer = published(type, text);
     server.route({
@@ -52,11 +53,11 @@ export function registerDocs(server: Server): void {
     });
   };
   for (const page of pages) {
-    serve(page.path, 'text/html', html(page, pages));
+    serve(page.path, 'text/html', html(page, pages, site));
     serve(`/docs/${page.name}.md`, 'text/markdown', page.markdown);
   }
   serve('/docs/style.css', 'text/css', read('style.css'));
-  serve('/llms.txt', 'text/plain', llms(pages));
+  serve('/llms.txt', 'text/plain', llms(pages, site));
   for (const path of ['/', '/docs/index']) {
     const handler: Lifecycle.Method = (_request, h) => h.redirect('/docs');
     server.route({ method: 'GET', path, options: { auth: false }, handler });
@@ -74,8 +75,12 @@ function pathOf(name: string): string {
 
 type Page = ReturnType<typeof readPage>;
 
-function readPage(name: string) {
-  const markdown = name === 'reference' ? reference() : read(FILES[name] ?? `${name}.md`);
+/** Stands for the URL of the service in the Markdown files. */
+const EXAMPLE_URL = 'https://api.example.com';
+
+function readPage(name: string, site: Site) {
+  const written = name === 'reference' ? reference() : read(FILES[name] ?? `${name}.md`);
+  const markdown = written.replaceAll(EXAMPLE_URL, site.publicUrl);
   const [title = '', summary = ''] = markdown.split('\n\n');
   return {
     name,
@@ -111,7 +116,11 @@ function anchorOf(heading: string): string {
     .replaceAll(' ', '-');
 }
 
-function html({ name, title, summary, markdown }: Page, pages: readonly Page[]): string {
+function html(
+  { name, title, summary, markdown }: Page,
+  pages: readonly Page[],
+  site: Site,
+): string {
   const menu = pages.map((page) => {
     const current = page.name === name ? ' aria-current="page"' : '';
     return `<li><a href="${page.path}"${current}>${page.title}</a></li>`;
@@ -140,12 +149,15 @@ ${menu.join('\n')}
 </nav>
 <main>
 ${body}</main>
+<footer>
+<p>Questions? Ask <a href="${supportLink(site)}">${site.support}</a>.</p>
+</footer>
 </body>
 </html>
 `;
 }
 
-function llms(pages: readonly Page[]): string {
+function llms(pages: readonly Page[], { publicUrl, support }: Site): string {
   const [first] = pages;
   const list = pages.map(
     ({ name, title, summary }) => `- [${title}](/docs/${name}.md): ${summary}`,
@@ -153,6 +165,7 @@ function llms(pages: readonly Page[]): string {
   return [
     '# NPI email enrichment',
     `> ${first?.summary}`,
+    `The API is at ${publicUrl}. Support: ${support}`,
     '## Docs',
     [...list, '- [OpenAPI](/openapi.json): OpenAPI 3.1, for machines'].join('\n'),
     '',

@@ -1,6 +1,8 @@
-import { openapi } from '../openapi/document.ts';
+import { openapiDocument } from '../openapi/document.ts';
 import type { JsonObject } from '../openapi/schemas.ts';
 import { ROUTES } from '../routes.ts';
+
+const openapi = openapiDocument({ publicUrl: '', support: 'support' });
 
 /**
  * Headers that the reference leaves out, because most responses have them. Other pages describe

@@ -3,7 +3,7 @@ import Joi from 'joi';
 import type { LedgerPlace } from '../../db/accounts/credits.ts';
 import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
-import { BATCH_STATUSES } from '../../db/words.ts';
+import { BATCH_STATUSES, TEST_OUTCOMES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 
 // Joi schemas check the bodies, parameters, and headers of requests. This file translates joi's
@@ -245,6 +245,10 @@ export const PARAMETERS = {
    * (api/docs/lifecycle.md, Idempotency-Key).
    */
   'Idempotency-Key': matching('^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$'),
+  'Test-Outcome': Joi.string()
+    .valid(...TEST_OUTCOMES)
+    .default(null)
+    .meta({ name: 'TestOutcome' }),
   limit,
   before,
   cursor: matching(CURSOR),

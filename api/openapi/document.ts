@@ -4,6 +4,7 @@ import { PARAMETERS as CHECKED_PARAMETERS } from '../http/validation.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
+import { isEmail, type Site, SUPPORT } from '../site.ts';
 import EXAMPLES from './examples.json' with { type: 'json' };
 import written from './operations.json' with { type: 'json' };
 import * as bodies from './schemas.ts';
@@ -92,12 +93,15 @@ const CHECKED: Readonly<Record<string, Joi.Schema>> = {
   delivery_id: bodies.deliveryId,
 };
 
+/** The schemas under `components`: those of all bodies, and all named schemas in them. */
+const schemas: Record<string, JsonObject> = {};
+
 function parameter(name: string): JsonObject {
   const checked = CHECKED[name];
   return {
     name,
     ...PARAMETERS[name],
-    schema: checked ? jsonSchema(checked) : { type: 'string' },
+    schema: checked ? jsonSchema(checked, schemas) : { type: 'string' },
   };
 }
 
@@ -245,8 +249,6 @@ const RESPONSES: JsonObject = {
 };
 const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
-/** The schemas of all bodies, and all named schemas that these contain. */
-const schemas: Record<string, JsonObject> = {};
 for (const body of [singleBody, bulkBody, ...Object.values(bodies)]) {
   if (Joi.isSchema(body)) jsonSchema(body, schemas);
 }
@@ -272,25 +274,31 @@ const components: JsonObject = {
   },
 };
 
+const TAGS = Object.entries(written.tags).map(([name, description]) => ({
+  name,
+  description,
+}));
+
 /**
- * The OpenAPI 3.1 document. The schemas of request bodies come from the joi schemas that validate
- * them.
+ * Returns the OpenAPI 3.1 document of a service. The schemas of request bodies come from the joi
+ * schemas that validate them.
  */
-export const openapi: JsonObject = {
-  openapi: '3.1.1',
-  info: {
-    title: 'NPI email enrichment',
-    version: '1.0.0',
-    description: DESCRIPTION,
-    contact: { name: 'The operator, who issued your API key' },
-    license: { name: 'MIT', identifier: 'MIT' },
-  },
-  servers: [{ url: '/' }],
-  security: [{ bearer: [] }, { apiKey: [] }],
-  tags: Object.entries(written.tags).map(([name, description]) => ({
-    name,
-    description,
-  })),
-  paths: PATHS,
-  components,
-};
+export function openapiDocument({ publicUrl, support }: Site): JsonObject {
+  const contact = isEmail(support) ? { email: support } : { url: support };
+  const document = {
+    openapi: '3.1.1',
+    info: {
+      title: 'NPI email enrichment',
+      version: '1.0.0',
+      description: DESCRIPTION,
+      contact: { name: 'Support', ...contact },
+      license: { name: 'MIT', identifier: 'MIT' },
+    },
+    servers: [{ url: publicUrl }],
+    security: [{ bearer: [] }, { apiKey: [] }],
+    tags: TAGS,
+    paths: PATHS,
+    components,
+  };
+  return JSON.parse(JSON.stringify(document).replaceAll(SUPPORT, support)) as JsonObject;
+}

@@ -126,7 +126,7 @@ const emailType = text.valid(...EMAIL_TYPES).meta({ name: 'EmailType' });
 const deliveryStatus = text
   .valid(...DELIVERY_STATES)
   .description(
-    '`pending` until the delivery has succeeded or failed for good. `none` means that the operator has suspended deliveries.',
+    '`pending` until the delivery has succeeded or failed for good. `none` means that we have suspended your deliveries.',
   )
   .meta({ name: 'DeliveryStatus' });
 /**

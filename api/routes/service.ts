@@ -7,7 +7,8 @@ import type { Database } from '../../db/client.ts';
 import { type Readiness as DatabaseReadiness, readiness } from '../../db/migrate.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { readInTurn } from '../http/turn-queue.ts';
-import { openapi } from '../openapi/document.ts';
+import { openapiDocument } from '../openapi/document.ts';
+import type { Site } from '../site.ts';
 import type { TemporalDeps } from '../temporal.ts';
 
 /**
@@ -76,11 +77,17 @@ export class Readiness {
 
 type State = DatabaseReadiness | 'worker_elsewhere';
 
+interface ServiceDeps {
+  readonly db: Database;
+  readonly site: Site;
+}
+
 /**
  * Returns the handlers for an organization's credits, for liveness and readiness, and for the
  * OpenAPI document. Only the credits need an API key.
  */
-export function serviceHandlers({ db }: { readonly db: Database }) {
+export function serviceHandlers({ db, site }: ServiceDeps) {
+  const description = JSON.stringify(openapiDocument(site), null, 1);
   return {
     // balance = total − used − held (api/docs/lifecycle.md, Credits).
     getCredits: async (request) => {
@@ -96,7 +103,7 @@ export function serviceHandlers({ db }: { readonly db: Database }) {
       if (status === 'ready') return response;
       return response.code(503).header('retry-after', '5');
     },
-    getDescription: published('application/json', JSON.stringify(openapi, null, 1)),
+    getDescription: published('application/json', description),
   } satisfies Record<string, Lifecycle.Method>;
 }
 

@@ -1,11 +1,13 @@
 import { writeFile } from 'node:fs/promises';
 import { compile, type JSONSchema } from 'json-schema-to-typescript';
-import { openapi } from '../../api/openapi/document.ts';
+import { openapiDocument } from '../../api/openapi/document.ts';
 
 // Generates the types of the TypeScript client from the schemas of the OpenAPI document. This
 // script runs before each type check and each build. We do not use openapi-typescript, because it
 // needs the compiler of TypeScript 5 in addition to ours.
 
+// The types are the same for every site.
+const openapi = openapiDocument({ publicUrl: '/', support: '' });
 const text = JSON.stringify(openapi).replaceAll(
   '#/components/schemas/',
   '#/definitions/',

@@ -15,6 +15,7 @@ import {
   check,
   confidentialUrl,
   duration,
+  emailOrUrl,
   httpProxy,
   list,
   oneOf,
@@ -22,6 +23,7 @@ import {
   pairs,
   parseDuration,
   parseSecretKey,
+  publicUrl,
   type Values,
   whole,
 } from './values.ts';
@@ -217,6 +219,28 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     secretOf: (name: string) => environment[name],
     temporalEnvironment: Object.freeze({ ...environment }),
   });
+}
+
+/** The settings that only the API needs. */
+const API_SETTINGS = {
+  /** The URL at which customers reach the API, without a path. */
+  publicUrl: ['PUBLIC_URL', publicUrl().required()],
+  /** The email address or https URL at which customers get help. */
+  support: ['SUPPORT_EMAIL', emailOrUrl().required()],
+} as const satisfies Table;
+
+/** The configuration of the API. */
+export interface ApiConfig extends Config, Settings<typeof API_SETTINGS> {}
+
+/**
+ * Reads and checks the environment of the API.
+ * @throws {ConfigError} as `loadConfig`
+ */
+export function loadApiConfig(environment: NodeJS.ProcessEnv = process.env): ApiConfig {
+  // Reads all settings together, so that an error names the problems of all of them.
+  const all = read({ ...ACCESS_SETTINGS, ...SETTINGS, ...API_SETTINGS }, environment);
+  const { publicUrl, support } = all;
+  return Object.freeze({ ...loadConfig(environment), publicUrl, support });
 }
 
 /** The settings of the operator command and the migrations. */

@@ -3,11 +3,11 @@ import { testOutcomeOf } from '../../activities/sandbox.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { type ApiDeps, createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
-import type { Config } from './config.ts';
+import type { ApiConfig } from './config.ts';
 
 /** Creates the HTTP API from the configuration. It does not listen yet. */
 export function createApi(
-  config: Config,
+  config: ApiConfig,
   deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'trouble'>,
 ): Server {
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
@@ -17,6 +17,7 @@ export function createApi(
     forbids: (url) => policy.forbids(url),
     testOutcomeOf,
     changes: listenForChanges(deps.db),
+    site: config,
     host: config.apiHost,
     port: config.apiPort,
     keepAliveMs: config.apiKeepAliveMs,

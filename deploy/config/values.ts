@@ -152,6 +152,21 @@ export const confidentialUrl = () =>
     return text;
   });
 
+/** Returns the rule for the URL of a site, such as `https://api.example.com`, without a path. */
+export const publicUrl = () =>
+  confidentialUrl().custom((text: string) => {
+    if (URL.parse(text)?.origin === text.toLowerCase()) return text;
+    throw new Error('must be a URL without a path, such as https://api.example.com');
+  });
+
+/** Returns the rule for an address of people: an email address, or an https URL of a page. */
+export const emailOrUrl = () =>
+  parsed((text) => {
+    const isEmail =
+      Joi.string().email({ tlds: false }).validate(text).error === undefined;
+    return isEmail || URL.parse(text)?.protocol === 'https:' ? text : null;
+  }, 'an email address, or the https URL of a support page');
+
 /**
  * Checks that traffic to a URL is encrypted or stays on this machine. @throws {Error} if it does
  * not

@@ -118,9 +118,12 @@ async function bringUp(options: StackOptions, parts: Parts) {
 
   const sourcesFile = join(dir, 'sources.json');
   await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
+  const baseUrl = `http://${LOOPBACK}:${apiPort}`;
   const environment = {
     ...environmentOf(given, temporal),
     API_PORT: String(apiPort),
+    PUBLIC_URL: given.environment.PUBLIC_URL ?? baseUrl,
+    SUPPORT_EMAIL: given.environment.SUPPORT_EMAIL ?? 'support@example.com',
     ...sourceSettings(world.simulator.urls, tenant.vendorKey),
     SOURCES_FILE: sourcesFile,
     DNS_SERVERS: world.dns.address,
@@ -129,7 +132,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   await startPart(start, 'worker, API', () => startProcesses(start, environment, urls));
   ports.release();
   const facts: StackFacts = {
-    base_url: `http://${LOOPBACK}:${apiPort}`,
+    base_url: baseUrl,
     api_key: tenant.apiKey,
     test_api_key: tenant.sandbox.apiKey,
     temporal_address: temporal.address,

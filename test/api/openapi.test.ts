@@ -5,7 +5,6 @@ import { sql } from 'drizzle-orm';
 import fc from 'fast-check';
 import type Joi from 'joi';
 import { check } from '../../api/http/validation.ts';
-import { openapi } from '../../api/openapi/document.ts';
 import type { JsonObject } from '../../api/openapi/schemas.ts';
 import * as answers from '../../api/openapi/schemas.ts';
 import { PROBLEMS } from '../../api/problems.ts';
@@ -18,6 +17,7 @@ import { storedEmails } from '../../db/schema.ts';
 import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, exchange } from '../support/organization.ts';
+import { openapi } from '../support/site.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // The document at /openapi.json is valid, complete, and matches live responses.

@@ -22,6 +22,7 @@ import {
   programCommand,
   runProgram,
 } from '../support/programs.ts';
+import { SITE_SETTINGS } from '../support/site.ts';
 
 // Runs the programs as operators do, from an installation without development packages.
 
@@ -70,7 +71,8 @@ test('migrate does nothing with --help or an unknown option', async (t) => {
 test.serial(
   'without our patch of postgres.js no program starts, and each says what to run',
   async (t) => {
-    const options = { root, env: { DATABASE_URL: await emptyDatabase(t) } };
+    const env = { DATABASE_URL: await emptyDatabase(t), ...SITE_SETTINGS };
+    const options = { root, env };
     for (const [name, ...args] of [
       ['api'],
       ['worker'],
@@ -110,6 +112,32 @@ test.serial(
 );
 
 test.serial(
+  'an API without a public URL or a way to get help does not start',
+  async (t) => {
+    const nowhere = { DATABASE_URL: 'postgres://127.0.0.1:1/none' };
+    t.like(await runProgram('api', [], { root, env: nowhere }), {
+      code: 1,
+      stderr:
+        'api: the configuration has 2 problem(s):\n' +
+        '  PUBLIC_URL is missing\n' +
+        '  SUPPORT_EMAIL is missing\n',
+    });
+    const wrong = {
+      PUBLIC_URL: 'https://api.example.com/api/v1',
+      SUPPORT_EMAIL: 'support',
+      ...nowhere,
+    };
+    t.like(await runProgram('api', [], { root, env: wrong }), {
+      code: 1,
+      stderr:
+        'api: the configuration has 2 problem(s):\n' +
+        '  PUBLIC_URL must be a URL without a path, such as https://api.example.com\n' +
+        '  SUPPORT_EMAIL must be an email address, or the https URL of a support page\n',
+    });
+  },
+);
+
+test.serial(
   'a worker without the encryption key SECRETS_KEY ends at once and says why',
   async (t) => {
     const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SECRETS_KEY: '' };
@@ -136,6 +164,7 @@ test.serial(
       API_PORT: String(port),
       API_DRAIN_DELAY: '0s',
       WORKFLOW_BUNDLE: bundle,
+      ...SITE_SETTINGS,
     };
     const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
     const api = start(t, 'api', env);

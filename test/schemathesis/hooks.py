@@ -29,6 +29,9 @@ def before_call(ctx, case, kwargs):
     # Waits are cut short, because waiting polls would take most of the time. test/api/prefer.test.ts tests waiting.
     if "wait" in str(headers.get("Prefer", "")):
         case.headers["Prefer"] = "wait=0"
+    # The cases use live keys, with which a valid outcome is a 422 too. A schema cannot express this.
+    if headers.get("Test-Outcome") in outcomes(case):
+        del case.headers["Test-Outcome"]
     # A valid key belongs to one body, and is a 422 with another body, which a schema cannot express. So each body gets
     # its own key, and the same body gets the same key. Invalid keys are not changed.
     key = headers.get("Idempotency-Key")
@@ -36,6 +39,10 @@ def before_call(ctx, case, kwargs):
         body = json.dumps(case.body, sort_keys=True, default=repr).encode("utf-8", "replace")
         quote = '"' if re.fullmatch('".+"', key) else ""
         case.headers["Idempotency-Key"] = f"{key[:200].rstrip(quote)}{hashlib.sha256(body).hexdigest()[:32]}{quote}"
+
+
+def outcomes(case):
+    return case.operation.schema.raw_schema["components"]["schemas"]["TestOutcome"]["enum"]
 
 
 def has_valid_ids(case):

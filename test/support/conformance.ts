@@ -1,8 +1,8 @@
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
-import { openapi } from '../../api/openapi/document.ts';
 import type { JsonObject } from '../../api/openapi/schemas.ts';
 import type { Answer } from './organization.ts';
+import { openapi } from './site.ts';
 
 // Checks responses against the OpenAPI document.
 

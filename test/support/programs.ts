@@ -11,6 +11,7 @@ import {
 } from '../../deploy/local/processes.ts';
 import { asRole, SECRETS_KEY, testSetting } from './database.ts';
 import { type Answer, createCaller, eventually } from './organization.ts';
+import { SITE_SETTINGS } from './site.ts';
 import type { Stack } from './stack.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -180,6 +181,7 @@ export async function startApiProcess(
         API_DRAIN_DELAY: '0s',
         LOG_LEVEL: 'error',
         TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+        ...SITE_SETTINGS,
         ...settings,
       },
     });

@@ -11,7 +11,12 @@ import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
 import type { SecretKey } from '../../db/secrets.ts';
-import { type Config, loadConfig } from '../../deploy/config/config.ts';
+import {
+  type ApiConfig,
+  type Config,
+  loadApiConfig,
+  loadConfig,
+} from '../../deploy/config/config.ts';
 import { createApi } from '../../deploy/config/create-api.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { postOf, rulesOf } from '../../deploy/config/worker.ts';
@@ -50,13 +55,14 @@ import {
 } from './organization.ts';
 import { startReceiver } from './receiver.ts';
 import { installTestRuntime, quiet } from './runtime.ts';
+import { SITE_SETTINGS } from './site.ts';
 import type { SkippedTime } from './skipped-time.ts';
 
 /**
  * Settings, which may be shorter here than operators may have them, and what is around an API
  * process.
  */
-export interface ApiOptions extends Partial<Config> {
+export interface ApiOptions extends Partial<ApiConfig> {
   /** How long it waits for PostgreSQL. */
   readonly deadlineMs?: number | undefined;
   /** The number of its connections to PostgreSQL. */
@@ -154,7 +160,7 @@ export async function startApi(options: ApiOptions = {}) {
   const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
   const config = {
-    ...loadConfig({ DATABASE_URL: databaseUrl }),
+    ...loadApiConfig({ DATABASE_URL: databaseUrl, ...SITE_SETTINGS }),
     ...HERE,
     ...SHORT_TIMES,
     ...settings,

@@ -8,6 +8,7 @@ import { installClient } from '../../support/customer.ts';
 import { fresh, temporaryFolder } from '../../support/database.ts';
 import { examples, program } from '../../support/documented/examples.ts';
 import { documentedPython } from '../../support/python.ts';
+import { SITE } from '../../support/site.ts';
 import { startStack } from '../../support/stack.ts';
 
 // Runs the examples of api/docs/ as a reader pastes them: the shell lines of a page in order in one
@@ -22,7 +23,7 @@ test.before(() => installClient(folder));
 /** Fills in the address and the key, as a reader would. */
 const filledIn = (script: string) =>
   script
-    .replaceAll('http://127.0.0.1:8080', stack.baseUrl)
+    .replaceAll(SITE.publicUrl, stack.baseUrl)
     .replaceAll('npe_test_...', client.apiKey);
 
 async function run(

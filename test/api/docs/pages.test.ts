@@ -4,7 +4,9 @@ import axe from 'axe-core';
 import { type Browser, type Page, chromium as playwright } from 'playwright-core';
 import { PROBLEMS } from '../../../api/problems.ts';
 import { ROUTES } from '../../../api/routes.ts';
+import { suspendOrganization } from '../../../db/accounts/organizations.ts';
 import { fresh } from '../../support/database.ts';
+import { SITE } from '../../support/site.ts';
 import { startApi } from '../../support/stack.ts';
 
 // The pages at /docs for readers, browsers and language models.
@@ -53,6 +55,28 @@ test('every documentation page exists as HTML and as Markdown, with an ETag', as
     t.regex(await markdown.text(), /^# /);
   }
   t.is((await get('/docs/nothing')).status, 404);
+});
+
+test('pages, llms.txt, OpenAPI, and errors name the service and its support', async (t) => {
+  const { publicUrl, support } = SITE;
+  for (const path of ['/docs', '/docs/limits', '/docs/errors'])
+    t.true((await (await get(path)).text()).includes(`href="mailto:${support}"`), path);
+  t.true((await (await get('/docs')).text()).includes(`NPI_EMAIL_URL=${publicUrl}`));
+  t.true((await (await get('/llms.txt')).text()).includes(`Support: ${support}`));
+  const document = await (await get('/openapi.json')).text();
+  t.notRegex(document, /\{support\}/);
+  const { servers, info } = JSON.parse(document);
+  t.deepEqual([servers, info.contact.email], [[{ url: publicUrl }], support]);
+
+  const { apiKey, organizationId } = await api.organization();
+  const by = { actor: 'test', reason: 'test' };
+  await suspendOrganization(api.db, by, organizationId, true);
+  const refused = await fetch(`${api.baseUrl}/api/v1/credits`, {
+    headers: { authorization: `Bearer ${apiKey}` },
+  });
+  t.is(refused.status, 403);
+  const { detail } = (await refused.json()) as { detail: string };
+  t.true(detail.endsWith(`ask ${support}.`), detail);
 });
 
 test('the documentation covers every error code and every operation', async (t) => {

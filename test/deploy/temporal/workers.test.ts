@@ -5,6 +5,7 @@ import { freePort, LOOPBACK, launch } from '../../../deploy/local/processes.ts';
 import { openTestDatabase, testSetting } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { programCommand, runProgram } from '../../support/programs.ts';
+import { SITE_SETTINGS } from '../../support/site.ts';
 
 // API and workers need the same namespace and queue. Otherwise every live request fails.
 
@@ -16,6 +17,7 @@ test('an API whose task queue has no worker is not ready, and doctor says so', a
     DATABASE_URL: database.url,
     TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
     TASK_QUEUE: 'canary',
+    ...SITE_SETTINGS,
   };
   let output = '';
   const api = launch({
