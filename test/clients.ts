@@ -48,20 +48,32 @@ const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
     'by-openapi-generator.ts',
     'java -jar openapi-generator.jar generate -i openapi.json -g typescript-fetch -o generated/openapi-generator -p importFileExtension=.js',
   ],
+  [
+    'by_ogen',
+    'go tool ogen --target generated/ogen --package ogen --config ogen.yml openapi.json',
+  ],
 ];
+
+/** Programs that may be missing on this machine, and the argument that shows their version. */
+const OPTIONAL = { java: '-version', go: 'version' };
 
 await runCheck(async (started) => {
   const [packages, python] = [await TOOLS.clientPackages(), await TOOLS.clientPython()];
-  const hasJava = (await run('java', ['-version'], {})).code === 0;
-  if (!hasJava)
-    console.log('without Java on PATH: the clients of openapi-generator are left out');
+  const missing: string[] = [];
+  for (const [command, version] of Object.entries(OPTIONAL)) {
+    if ((await run(command, [version])).code !== 0) missing.push(command);
+  }
   const clients = CLIENTS.filter(
-    ([, generator]) => hasJava || !generator.startsWith('java'),
+    ([, generator]) => !missing.includes(generator.split(' ')[0] ?? ''),
   );
   const programs = [...clients.map(([program]) => program), DOCUMENTED];
   const leftOut = CLIENTS.map(([program]) => program).filter(
     (program) => !programs.includes(program),
   );
+  if (leftOut.length > 0)
+    console.log(
+      `without ${missing.join(' and ')} on PATH, left out: ${leftOut.join(', ')}`,
+    );
 
   const folder = temporaryFolder((remove) => started.defer(remove));
   const isTaken = (file: string) =>
@@ -98,13 +110,18 @@ await runCheck(async (started) => {
   const stack = await startStack();
   started.defer(stack.stop);
   for (const one of programs) {
-    const command = one.endsWith('.py')
-      ? `python ${one}`
-      : `node compiled/${one.replace('.ts', '.js')}`;
-    await type(command, { ...(await accessTo(stack)), PYTHONPATH: PYTHON_CLIENTS });
+    const access = await accessTo(stack);
+    await type(commandOf(one), { ...access, PYTHONPATH: PYTHON_CLIENTS });
   }
   console.log(`${clients.length} generated clients work`);
 });
+
+/** Returns the command that runs a program. */
+function commandOf(program: string): string {
+  if (program.endsWith('.py')) return `python ${program}`;
+  if (program.endsWith('.ts')) return `node compiled/${program.replace('.ts', '.js')}`;
+  return `go run ./${program}`;
+}
 
 /** Runs commands in a folder, prints the time of each, and fails with their output if they fail. */
 function typingIn(cwd: string, environment: NodeJS.ProcessEnv) {
