@@ -55,7 +55,7 @@ async function sources(): Promise<Source[]> {
         (entry) =>
           entry.isFile() &&
           /\.m?[jt]s$/.test(entry.name) &&
-          !/node_modules|client\Wdist/.test(entry.parentPath),
+          !entry.parentPath.includes('node_modules'),
       );
     }),
   );

@@ -3,6 +3,7 @@ import type { Lifecycle, Server } from '@hapi/hapi';
 import { Marked } from 'marked';
 import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
+import { clientPackage } from './client-package.ts';
 import { reference } from './reference.ts';
 
 // The documentation for users of the API. Its pages are the Markdown files in this folder, and the
@@ -58,6 +59,7 @@ export function registerDocs(server: Server, site: Site): void {
   }
   serve('/docs/style.css', 'text/css', read('style.css'));
   serve('/llms.txt', 'text/plain', llms(pages, site));
+  server.route(clientPackage());
   for (const path of ['/', '/docs/index']) {
     const handler: Lifecycle.Method = (_request, h) => h.redirect('/docs');
     server.route({ method: 'GET', path, options: { auth: false }, handler });

@@ -107,26 +107,35 @@ export function serviceHandlers({ db, site }: ServiceDeps) {
   } satisfies Record<string, Lifecycle.Method>;
 }
 
-/**
- * Returns a handler that serves a public document. The text changes only with a release, so it is
- * compressed once. The flood guard limits the requests of each address. hapi handles If-None-Match.
- */
-export function published(
-  type: string,
-  text: string,
-): (request: Request, h: ResponseToolkit) => ResponseObject {
-  const etag = hash('sha256', text, 'base64url').slice(0, 27);
-  const compressed: ReadonlyMap<string, Buffer> = new Map([
+/** Returns a handler that serves a public text. It is compressed once. */
+export function published(type: string, text: string): PublicHandler {
+  const compressed = new Map([
     ['gzip', gzipSync(text)],
     ['deflate', deflateSync(text)],
   ]);
+  return publishedFile(type, text, compressed);
+}
+
+type PublicHandler = (request: Request, h: ResponseToolkit) => ResponseObject;
+
+/**
+ * Returns a handler that serves a public file, which changes only with a release. The flood guard
+ * limits the requests of each address. hapi handles If-None-Match.
+ * @param compressed the file in other encodings, by their names
+ */
+export function publishedFile(
+  type: string,
+  content: string | Buffer,
+  compressed: ReadonlyMap<string, Buffer> = new Map(),
+): PublicHandler {
+  const etag = hash('sha256', content, 'base64url').slice(0, 27);
   return (request, h) => {
     const flooded = request.server.app.countReader(request);
     if (flooded) throw flooded;
     const encoding = request.info.acceptEncoding;
     const body = compressed.get(encoding);
     const response = h
-      .response(body ?? text)
+      .response(body ?? content)
       .type(type)
       .etag(etag)
       .vary('accept-encoding');

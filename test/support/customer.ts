@@ -1,9 +1,8 @@
 import { execFile } from 'node:child_process';
-import { readFile, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
-import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { and, eq, isNull } from 'drizzle-orm';
@@ -18,19 +17,17 @@ import { serveVendor } from './vendors.ts';
 // The environment of the TypeScript client in its tests: a gateway that can spoil responses, and a
 // stand-in for the workers.
 
-const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-
-/** Packs the client as it is published, and installs it into an empty folder. */
-export async function installClient(folder: string): Promise<void> {
-  const npm = (args: readonly string[], cwd: string) =>
-    promisify(execFile)('npm', args, { cwd });
-  await npm(['pack', './api/client', '--pack-destination', folder], ROOT);
-  await writeFile(join(folder, 'package.json'), '{"type":"module"}');
-  const { version } = JSON.parse(
-    await readFile(join(ROOT, 'api/client/package.json'), 'utf8'),
-  );
-  const packed = `./npi-email-enrichment-${version}.tgz`;
-  await npm(['install', '--prefer-offline', '--no-audit', '--no-fund', packed], folder);
+/**
+ * Makes a project in an empty folder as `npm init` does, and installs the client that the API
+ * serves.
+ */
+export async function installClient(folder: string, baseUrl: string): Promise<void> {
+  const npm = (...args: string[]) => promisify(execFile)('npm', args, { cwd: folder });
+  const response = await fetch(`${baseUrl}/docs/npi-email-enrichment.tgz`);
+  const file = './npi-email-enrichment.tgz';
+  await writeFile(join(folder, file), await response.bytes());
+  await npm('init', '--yes');
+  await npm('install', '--prefer-offline', '--no-audit', '--no-fund', file);
 }
 
 /**

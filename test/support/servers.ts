@@ -1,5 +1,6 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import {
   cacheFolder,
@@ -9,6 +10,9 @@ import {
 import { startTemporal, startTemporalServer } from '../../deploy/local/temporal.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
+import { succeed } from './installed.ts';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
 /** Each stack is a Worker Deployment, and a namespace may have 100 by default. */
 export const TEST_DYNAMIC_CONFIG = { 'matching.maxDeployments': 100_000 };
@@ -31,7 +35,7 @@ type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
 /**
  * Starts the servers that all test files need: temporary PostgreSQL and Temporal, unless the
- * environment names some. Also bundles the workflows. Puts the results into the environment of this
+ * environment names some. Also bundles the workflows, and packs the client, which the API serves. Puts the results into the environment of this
  * process, which children inherit.
  * @returns a function that stops the started servers
  */
@@ -81,6 +85,9 @@ export async function startServers({
       await Promise.allSettled(starting);
       return await Promise.all(starting);
     },
+  );
+  await step('client package', () =>
+    succeed('npm', ['run', 'client', '--prefix', ROOT], 'the client cannot be built'),
   );
   // Bundles once for all files, because each bundling takes seconds.
   const bundle = join(

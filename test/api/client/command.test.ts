@@ -25,7 +25,7 @@ const { url: databaseUrl, sql } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
 const folder = temporaryFolder(test.after.always);
 const installed = fresh(test, async () => {
-  await installClient(folder);
+  await installClient(folder, api.baseUrl);
   return { folder, command: join(folder, 'node_modules/.bin/npi-email-enrichment') };
 });
 
@@ -339,7 +339,7 @@ test("the example in the client's README compiles as TypeScript and runs", async
   const [example = ''] = [...page.matchAll(/^```ts\n(.*?)^```$/gms)].map(
     ([, block = '']) => block,
   );
-  await writeFile(join(installed.folder, 'example.ts'), example);
+  await writeFile(join(installed.folder, 'example.mts'), example);
   const strict = [
     '--noEmit',
     '--strict',
@@ -353,14 +353,14 @@ test("the example in the client's README compiles as TypeScript and runs", async
   const roots = ['--typeRoots', join(ROOT, 'node_modules/@types')];
   const compiled = promisify(execFile)(
     join(BIN, 'tsc'),
-    [...strict, ...roots, 'example.ts'],
+    [...strict, ...roots, 'example.mts'],
     {
       cwd: installed.folder,
     },
   );
   await t.notThrowsAsync(compiled);
   const env = { NPI_EMAIL_API_KEY: client.apiKey, NPI_EMAIL_URL: api.baseUrl };
-  const { stdout } = await promisify(execFile)(process.execPath, ['example.ts'], {
+  const { stdout } = await promisify(execFile)(process.execPath, ['example.mts'], {
     cwd: installed.folder,
     env,
   });

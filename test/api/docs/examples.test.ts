@@ -18,7 +18,7 @@ const python = await documentedPython();
 const stack = fresh(test, () => startStack({ allSources: true }));
 const client = fresh(test, () => stack.organization(1000));
 const folder = temporaryFolder(test.after.always);
-test.before(() => installClient(folder));
+test.before(() => installClient(folder, stack.baseUrl));
 
 /** Fills in the address and the key, as a reader would. */
 const filledIn = (script: string) =>
@@ -35,6 +35,8 @@ async function run(
     PATH: process.env.PATH,
     NPI_EMAIL_URL: stack.baseUrl,
     NPI_EMAIL_API_KEY: client.apiKey,
+    npm_config_prefer_offline: 'true',
+    npm_config_audit: 'false',
   };
   const child = spawn(command, args, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] });
   const [out, err, [code]] = await Promise.all([
@@ -68,7 +70,8 @@ const shells = Map.groupBy(
 for (const [page, blocks] of shells) {
   test(`the shell commands on ${page} work when pasted`, async (t) => {
     const script = filledIn(blocks.map(({ text }) => text).join('\n'));
-    const out = await run('bash', ['-euo', 'pipefail', '-c', script], folder);
+    const args = ['-euo', 'pipefail', '-c', script];
+    const out = await run('bash', args, temporaryFolder(t.teardown));
     for (const pattern of FOUND[page] ?? []) t.regex(out, pattern);
     t.true(
       (FOUND[page] ?? []).length > 0,
@@ -87,9 +90,9 @@ for (const [page, blocks] of shells) {
 );
 
 for (const [file, prints] of [
-  ['quick-start.ts', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
+  ['quick-start.mts', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
   [
-    'enrich.ts',
+    'enrich.mts',
     /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/,
   ],
 ] as const) {
