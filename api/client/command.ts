@@ -2,11 +2,10 @@
 import { readFile, rm } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
-import { type Contacts, readContacts, UsageError, writeResults } from './csv.ts';
+import { type Contacts, readContacts } from './contacts.ts';
 import {
   EnrichmentError,
   enrich,
-  isNpi,
   isShortage,
   type Options,
   PRICES,
@@ -14,13 +13,15 @@ import {
   type Result,
 } from './index.ts';
 import { printable } from './printable.ts';
+import { writeResults } from './results.ts';
+import { UsageError } from './usage-error.ts';
 
 const HELP = `Usage: npi-email-enrichment enrich FILE --out FILE [options]
 
 Adds the verified email of each NPI to the rows of a CSV file. Rows and columns are kept.
 
   --out FILE          the result, written when all NPIs are done
-  --column NAME       the column with the NPIs (default: npi)
+  --column NAME       the column with the NPIs, or its number (default: it is found)
   --type TYPE         any (default), professional, or personal
   --max-credits N     submits nothing that could cost the run more than N credits
   --dry-run           prints the maximum cost and submits nothing
@@ -36,7 +37,7 @@ Exit codes: 0 all done, 1 failed, 2 wrong usage, 3 too few credits, 130 interrup
 
 const OPTIONS = {
   out: { type: 'string' },
-  column: { type: 'string', default: 'npi' },
+  column: { type: 'string' },
   type: { type: 'string', default: 'any' },
   url: { type: 'string' },
   'max-credits': { type: 'string' },
@@ -57,7 +58,7 @@ async function main(args: readonly string[]): Promise<number> {
   }
   const [command, file, ...others] = positionals;
   if (command !== 'enrich' || !file || others.length > 0)
-    throw new UsageError('Name one file: enrich FILE.');
+    throw new UsageError('Name one file: enrich FILE. See --help.');
   const type = (['any', 'professional', 'personal'] as const).find(
     (one) => one === values.type,
   );
@@ -67,8 +68,11 @@ async function main(args: readonly string[]): Promise<number> {
   if (!/^(\d+|Infinity)$/.test(maximum))
     throw new UsageError('--max-credits needs a whole number.');
   const contacts = await readContacts(file, values.column);
+  describe(contacts);
+  const npis = npisOf(contacts);
+  if (npis.length === 0) throw new UsageError(`${file} has no NPI that can be used.`);
   if (values['dry-run']) {
-    printCost(contacts, PRICES[type]);
+    printCost(contacts, npis, PRICES[type]);
     return 0;
   }
   if (!out || resolve(out) === resolve(file))
@@ -94,13 +98,30 @@ async function main(args: readonly string[]): Promise<number> {
   return 0;
 }
 
-function printCost({ npis }: Contacts, price: number): void {
-  const valid = npis.filter(isNpi);
-  const different = new Set(valid).size;
-  const rows = count(npis.length, 'row');
-  const without = npis.length - valid.length;
+/** Number of unusable rows that are printed. The result file has the reasons of all. */
+const MAX_PRINTED = 20;
+
+/** Prints how the file was read, and the rows that can't be used. */
+function describe({ notes, rows, column }: Contacts): void {
+  for (const note of notes) console.error(printable(note));
+  const unusable = rows.filter(({ npi }) => npi === null);
+  for (const { line, cell, problem } of unusable.slice(0, MAX_PRINTED)) {
+    const shown = cell.trim() === '' ? '' : ` ${column} "${cell}"`;
+    console.error(printable(`Line ${line}:${shown} ${problem}.`));
+  }
+  const more = unusable.length - MAX_PRINTED;
+  if (more > 0) console.error(`${count(more, 'more row')} can't be used.`);
+}
+
+function npisOf({ rows }: Contacts): string[] {
+  return rows.flatMap(({ npi }) => npi ?? []);
+}
+
+function printCost({ rows }: Contacts, npis: readonly string[], price: number): void {
+  const different = new Set(npis).size;
+  const without = rows.length - npis.length;
   console.log(
-    `${rows}, ${without} without an NPI: ${count(different, 'NPI')} to look up.`,
+    `${count(rows.length, 'row')}, ${without} without an NPI: ${count(different, 'NPI')} to look up.`,
   );
   console.log(
     `At most ${count(different * price, 'credit')}: ${price} for each email found.`,
@@ -125,7 +146,7 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
   const { signal } = interruption;
   let shortage: EnrichmentError | null = null;
   try {
-    await enrich(contacts.npis.filter(isNpi), {
+    await enrich(npisOf(contacts), {
       ...options,
       stateFile,
       onProgress,
@@ -149,7 +170,7 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
  */
 function report(error: Error): number {
   const [code, advice] = judge(error);
-  console.error(printable(`npi-email-enrichment: ${error.message} ${advice}`));
+  console.error(printable(`npi-email-enrichment: ${error.message} ${advice}`.trimEnd()));
   return code;
 }
 
@@ -157,10 +178,8 @@ function judge(
   error: Error & { readonly code?: unknown },
 ): readonly [code: number, advice: string] {
   // `String` is needed because the `code` of an AbortError is a number.
-  const isUsage =
-    error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
-  if (isUsage) return [2, 'See --help.'];
-  if (error.code === 'base_url_unusable') return [2, ''];
+  if (String(error.code).startsWith('ERR_PARSE_ARGS')) return [2, 'See --help.'];
+  if (error instanceof UsageError || error.code === 'base_url_unusable') return [2, ''];
   if (error.name === 'AbortError') return [130, 'Repeat the command to continue.'];
   if (isShortage(error)) return [3, 'With more credits, repeat the command to continue.'];
   if (/^(unreachable|timed_out)$/.test(String(error.code)))

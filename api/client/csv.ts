@@ -1,130 +1,108 @@
-import { isUtf8 } from 'node:buffer';
-import { createWriteStream } from 'node:fs';
-import { readFile, rename, rm } from 'node:fs/promises';
-import { pipeline } from 'node:stream/promises';
-import { parse } from 'csv-parse/sync';
-import { stringify } from 'csv-stringify';
-import { isNpi, type Result } from './index.ts';
+import { type Info, type Options, parse } from 'csv-parse/sync';
+import type { Text } from './decode.ts';
+import { UsageError } from './usage-error.ts';
 
-// Reads and writes CSV files as spreadsheets export them. They may have a byte order mark, CR LF
-// line ends, semicolons or tabs between the cells, and rows with missing or extra cells.
+// Parses CSV as spreadsheets export it: commas, semicolons, tabs, or bars between the cells, any line
+// ends, a first line such as `sep=;`, rows with missing or extra cells, and quotes inside cells.
 
-/** Thrown if the arguments or the CSV file of the command are not usable. The message says why. */
-export class UsageError extends Error {}
-
-export interface Contacts {
-  /** The format of the input file. The output file is written in the same format. */
-  readonly form: {
-    delimiter: string;
-    bom: boolean;
-    record_delimiter: 'windows' | 'unix';
-  };
-  readonly header: readonly string[];
-  readonly rows: readonly (readonly string[])[];
-  /** The cell in the NPI column of each row, valid or not. */
-  readonly npis: readonly string[];
+/** The format of the input file. The output file is written in the same format. */
+export interface Form {
+  readonly delimiter: string;
+  /** Whether the first line is `sep=` with the delimiter, as Excel reads and writes it. */
+  readonly hasSeparatorLine: boolean;
+  readonly bom: boolean;
+  readonly recordDelimiter: 'windows' | 'unix';
 }
 
-const ADDED = ['email', 'email_type', 'email_last_validated', 'status', 'reason'].map(
-  (name) => `enriched_${name}`,
-);
+export interface Row {
+  /** The line of the file in which the row begins, from 1. */
+  readonly line: number;
+  readonly cells: readonly string[];
+}
+
+const DELIMITERS = [',', ';', '\t', '|'];
+const SEPARATOR_LINE = /^"?sep=([^"\r\n])[^\r\n]*(?:\r\n|\n|\r)/i;
 
 /**
- * Reads a file of contacts.
- * @throws {UsageError} if it is not a CSV file in UTF-8 with this column
+ * Parses a file. Rows without any text are left out.
+ * @throws {UsageError} if a quote is not closed
  */
-export async function readContacts(file: string, column: string): Promise<Contacts> {
-  const bytes = await readFile(file);
-  if (!isUtf8(bytes))
-    throw new UsageError(`${file} is not UTF-8. Save it as "CSV UTF-8".`);
-  const text = bytes.toString();
-  const firstLine = (text.split('\n', 1)[0] ?? '').replace(/"[^"]*"/g, '');
-  const times = (sign: string) => firstLine.split(sign).length;
-  const [delimiter = ','] = [',', ';', '\t'].sort((a, b) => times(b) - times(a));
-  const form = {
+export function parseCsv(
+  file: string,
+  { text, encoding, bom }: Text,
+): { readonly form: Form; readonly rows: readonly Row[] } {
+  const separator = SEPARATOR_LINE.exec(text);
+  const delimiter = separator?.[1] ?? delimiterOf(text);
+  const form: Form = {
     delimiter,
-    bom: text.startsWith('\ufeff'),
-    record_delimiter: /\r\n/.test(text) ? 'windows' : 'unix',
-  } as const;
-  const [header = [], ...rows] = parse(text, {
-    delimiter,
-    bom: true,
-    relax_column_count: true,
-    skip_empty_lines: true,
-  });
-  const index = header.findIndex(
-    (name) => name.trim().toLowerCase() === column.toLowerCase(),
+    hasSeparatorLine: separator !== null,
+    // The output is UTF-8, which Excel recognizes only by the mark.
+    bom: bom || encoding !== 'utf-8',
+    recordDelimiter: text.includes('\r\n') ? 'windows' : 'unix',
+  };
+  const rows = parseRows(file, text, delimiter).filter(({ cells }) =>
+    cells.some((cell) => cell.trim() !== ''),
   );
-  if (index === -1)
-    throw new UsageError(
-      `${file} has no column "${column}". It has: ${header.join(', ')}.`,
-    );
-  return { form, header, rows, npis: rows.map((row) => row[index]?.trim() ?? '') };
+  return { form, rows: separator ? rows.slice(1) : rows };
+}
+
+/** Returns the most frequent delimiter of the first line with text. */
+function delimiterOf(text: string): string {
+  const firstLine = text.trimStart().split(/[\r\n]/, 1)[0] ?? '';
+  const unquoted = firstLine.replace(/"[^"]*"/g, '');
+  const times = (sign: string) => unquoted.split(sign).length;
+  const [most = ','] = DELIMITERS.toSorted((a, b) => times(b) - times(a));
+  return most;
 }
 
 /**
- * Writes the rows with their results. The file appears only when it is complete. In a row without a
- * result, the `enriched_reason` column says why. The file is readable only by the user who runs the
- * command, because it contains people's addresses.
+ * Parses all rows, with quotes as CSV defines them. If the file has other quotes, such as in
+ * `Jo "Doc" Smith`, they are parsed as text.
  */
-export async function writeResults(
-  { form, header, rows, npis }: Contacts,
-  out: string,
-  results: ReadonlyMap<string, Result>,
-): Promise<void> {
-  const width = rows.reduce(
-    (widest, { length }) => Math.max(widest, length),
-    header.length,
+function parseRows(file: string, text: string, delimiter: string): readonly Row[] {
+  const strict = attempt(text, { delimiter });
+  if (!strict.isBroken) return strict.rows;
+  const relaxed = attempt(text, { delimiter, relax_quotes: true });
+  // A stray quote at the beginning of a cell stays there, but it may have swallowed line ends.
+  const swallowed = relaxed.rows.find(({ cells }) =>
+    cells.some((cell) => /^".*[\r\n]/s.test(cell)),
   );
-  // The input may be the output of an earlier run. Its `enriched_` columns are replaced.
-  const kept = Array.from({ length: width }, (_, index) => index).filter(
-    (i) => !ADDED.includes(header[i] ?? ''),
+  if (!swallowed && !relaxed.isBroken) return relaxed.rows;
+  const line = swallowed?.line ?? relaxed.nextLine;
+  throw new UsageError(
+    `${file} has a quote (") in the row of line ${line} that is not closed. Close or remove it.`,
   );
-  const cellsOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
-  const all = function* () {
-    yield [...cellsOf(header), ...ADDED];
-    for (const [index, row] of rows.entries()) {
-      const npi = npis[index] ?? '';
-      yield [...cellsOf(row), ...addedTo(npi, results)];
-    }
-  };
-  // `mode` has an effect only when the file is created, so a file that a killed run left is deleted
-  // first.
-  await rm(`${out}.new`, { force: true });
-  const file = createWriteStream(`${out}.new`, { flush: true, mode: 0o600 });
-  await pipeline(all, stringify(form), file);
-  await rename(`${out}.new`, out);
 }
 
-function addedTo(npi: string, results: ReadonlyMap<string, Result>): string[] {
-  const result = results.get(npi);
-  if (!result) {
-    return ['', '', '', 'not_asked', reasonWithoutResult(npi)];
+interface Attempt {
+  readonly rows: readonly Row[];
+  /** Whether the parser stopped at an error, in the row that begins in `nextLine`. */
+  readonly isBroken: boolean;
+  readonly nextLine: number;
+}
+
+/** Parses once. We count lines, because the parser counts CR LF inside quotes as two. */
+function attempt(text: string, options: Options): Attempt {
+  const bytes = Buffer.from(text);
+  const rows: Row[] = [];
+  let start = 0;
+  let nextLine = 1;
+  const add = (cells: string[], { bytes: end }: Pick<Info, 'bytes'>) => {
+    rows.push({ line: nextLine, cells });
+    const lineEnds = bytes.toString('latin1', start, end).match(/\r\n|\n|\r/g);
+    nextLine += lineEnds?.length ?? 0;
+    start = end;
+    return null;
+  };
+  try {
+    parse(text, {
+      ...options,
+      record_delimiter: ['\r\n', '\n', '\r'],
+      relax_column_count: true,
+      on_record: add,
+    });
+    return { rows, isBroken: false, nextLine };
+  } catch {
+    return { rows, isBroken: true, nextLine };
   }
-  const { email, email_type, email_last_validated, status } = result;
-  return [
-    inert(email ?? ''),
-    email_type ?? '',
-    email_last_validated ?? '',
-    status,
-    reasonOf(result),
-  ];
-}
-
-function reasonWithoutResult(npi: string): string {
-  if (npi === '') return 'no NPI';
-  return isNpi(npi) ? 'not looked up yet' : 'an NPI has 10 digits';
-}
-
-function reasonOf({ status, replayed }: Result): string {
-  if (status === 'failed') return 'look it up again (not finished in time)';
-  return replayed ? 'paid for before' : '';
-}
-
-/**
- * Escapes text that a spreadsheet would run as a formula. Only the added cells are escaped, so the
- * cells of the input stay as they are.
- */
-function inert(cell: string): string {
-  return cell.replace(/^(?=[=+\-@\t\r])/, "'");
 }

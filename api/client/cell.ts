@@ -1,0 +1,74 @@
+/** The NPI of a cell, or the problem of the cell, which continues a sentence that begins with it. */
+export type Reading =
+  | { readonly npi: string; readonly problem: '' }
+  | { readonly npi: null; readonly problem: string };
+
+/** A whole number of ten digits, perhaps with separators of thousands or with decimals of zero. */
+const WHOLE = /^(\d{10}|\d([,.' ])\d{3}\2\d{3}\2\d{3})(?:[.,]0*)?$/;
+/** A number in scientific notation. */
+const SCIENTIFIC = /^(\d)(?:[.,](\d+))?e\+?0*(\d+)$/i;
+const SHORTENED =
+  'was shortened by Excel. Format the column as a number without decimals, and save the file again';
+
+/**
+ * Reads the NPI of a cell in the forms that spreadsheets and other programs write. It repairs only
+ * what has one meaning: the repaired NPI has ten digits and a correct check digit.
+ */
+export function readNpi(cell: string): Reading {
+  const text = plain(cell);
+  const [, whole] = WHOLE.exec(text) ?? [];
+  const npi = whole?.replace(/\D/g, '') ?? expanded(text);
+  if (!npi) return { npi: null, problem: problemOf(text) };
+  if (hasCheckDigit(npi)) return { npi, problem: '' };
+  return {
+    npi: null,
+    problem: 'has a wrong check digit, so it is mistyped or not an NPI',
+  };
+}
+
+/** Removes everything around the number that is not visible or has no meaning. */
+function plain(cell: string): string {
+  return cell
+    .normalize('NFKC')
+    .replace(/\p{Cf}/gu, '')
+    .trim()
+    .replace(/^=(?=["\d])/, '')
+    .replace(/^['"\u2018\u2019]+|['"]+$/g, '')
+    .replace(/^npi\b(?:\s*(?:number|no\.?))?\s*[:#]?\s*/i, '')
+    .trim();
+}
+
+/**
+ * Returns the digits of a number such as 2.00000001E9, or null if it isn't one with ten digits.
+ * Programs leave out zeros at the end, so 8 decimals are enough. With fewer, the number is one that
+ * a spreadsheet has rounded.
+ */
+function expanded(text: string): string | null {
+  const [, first = '', decimals = '', exponent] = SCIENTIFIC.exec(text) ?? [];
+  const significant = decimals.replace(/0+$/, '');
+  if (exponent !== '9' || decimals.length < 8 || significant.length > 9) return null;
+  return `${first}${significant.padEnd(9, '0')}`;
+}
+
+function problemOf(text: string): string {
+  if (text === '') return 'no NPI';
+  if (SCIENTIFIC.test(text)) return SHORTENED;
+  if (/^\d+$/.test(text)) return `has ${text.length} instead of 10 digits`;
+  if (/^\d+[.,]\d+$/.test(text)) return 'is not a whole number';
+  if (/\d{10}\D+\d{10}/.test(text))
+    return 'has several numbers. Put each NPI into its own row';
+  if (/^[=#]/.test(text))
+    return 'is a formula, or the error of one. Replace it with its value';
+  return 'is not a number of 10 digits';
+}
+
+/** Checks the last digit by the Luhn algorithm over the NPI with the prefix 80840. */
+function hasCheckDigit(npi: string): boolean {
+  // The prefix contributes 24 to the sum.
+  let sum = 24;
+  for (const [index, digit] of Array.from(npi, Number).entries()) {
+    const weighted = index % 2 === 0 ? digit * 2 : digit;
+    sum += weighted > 9 ? weighted - 9 : weighted;
+  }
+  return sum % 10 === 0;
+}
