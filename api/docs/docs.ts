@@ -18,6 +18,7 @@ const NAMES = [
   'errors',
   'limits',
   'sandbox',
+  'no-code',
   'clients',
   'python',
   'reference',
@@ -104,7 +105,7 @@ const marked = new Marked({
     link({ href, tokens }) {
       // In the Markdown files, links name files, so that they also work on GitHub. Here they become
       // URL paths.
-      const to = href.replace(/^(\w+)\.md(?=#|$)/, (_, name: string) => pathOf(name));
+      const to = href.replace(/^([\w-]+)\.md(?=#|$)/, (_, name: string) => pathOf(name));
       return `<a href="${to}">${this.parser.parseInline(tokens)}</a>`;
     },
   },

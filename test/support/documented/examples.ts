@@ -14,16 +14,19 @@ export interface Example {
 const FOLDER = new URL('../../../api/docs/', import.meta.url);
 const CLIENT = '../client/README.md';
 
+/** Returns the Markdown of a page. */
+export function page(name: string): string {
+  return readFileSync(new URL(name, FOLDER), 'utf8');
+}
+
 /** Returns every block of every page, in order. */
 export function examples(): Example[] {
   return [...readdirSync(FOLDER), CLIENT]
     .filter((file) => file.endsWith('.md'))
-    .flatMap((page) =>
-      [
-        ...readFileSync(new URL(page, FOLDER), 'utf8').matchAll(
-          /^```(\w+)\n(.*?)^```$/gms,
-        ),
-      ].map(([, language = '', text = '']) => ({ page, language, text })),
+    .flatMap((name) =>
+      [...page(name).matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(
+        ([, language = '', text = '']) => ({ page: name, language, text }),
+      ),
     );
 }
 
