@@ -4,6 +4,7 @@ import { Marked } from 'marked';
 import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
 import { clientPackage } from './client-package.ts';
+import { pythonPackage } from './python-package.ts';
 import { reference } from './reference.ts';
 
 // The documentation for users of the API. Its pages are the Markdown files in this folder, and the
@@ -40,7 +41,8 @@ const POLICY =
 
 /**
  * Registers the routes of the documentation: each page as HTML and as Markdown, the style sheet,
- * `/llms.txt` (llmstxt.org), and redirects from `/` and `/docs/index` to `/docs`.
+ * the packages of the clients, `/llms.txt` (llmstxt.org), and redirects from `/` and `/docs/index` to
+ * `/docs`.
  */
 export function registerDocs(server: Server, site: Site): void {
   const pages = NAMES.map((name) => readPage(name, site));
@@ -60,7 +62,7 @@ export function registerDocs(server: Server, site: Site): void {
   }
   serve('/docs/style.css', 'text/css', read('style.css'));
   serve('/llms.txt', 'text/plain', llms(pages, site));
-  server.route(clientPackage());
+  server.route([clientPackage(), pythonPackage()]);
   for (const path of ['/', '/docs/index']) {
     const handler: Lifecycle.Method = (_request, h) => h.redirect('/docs');
     server.route({ method: 'GET', path, options: { auth: false }, handler });
