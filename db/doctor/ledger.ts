@@ -3,8 +3,8 @@ import { span } from '../client.ts';
 import type { DoctorRules, Pass } from './check.ts';
 
 /**
- * Returns the checks of balances, ledger entries, entitlements, and replays (ARCHITECTURE.md,
- * Invariants, L1 to L5).
+ * Returns the checks of balances, ledger entries, usage, entitlements, and replays (ARCHITECTURE.md,
+ * Invariants, L1 to L6).
  */
 export function ledgerPasses({ replayMs }: DoctorRules): Pass[] {
   const window = span(replayMs);
@@ -12,6 +12,7 @@ export function ledgerPasses({ replayMs }: DoctorRules): Pass[] {
     ACCOUNTS,
     HISTORY,
     REQUESTS_AND_ENTRIES,
+    USAGE,
     doubleCharges(window),
     entitlements(window),
     replays(window),
@@ -88,6 +89,31 @@ const REQUESTS_AND_ENTRIES: Pass = {
     entry_of_other_organization: sql`e.first_organization <> r.organization_id
         or e.last_organization <> r.organization_id`,
     charge_time: sql`e.charged_at <> r.settled_at`,
+  },
+};
+
+const USAGE: Pass = {
+  from: sql`
+    daily_usage d
+    full join (
+      select organization_id,
+             (settled_at at time zone 'UTC')::date as day,
+             requested_type,
+             count(*) filter (where credits_used > 0) as found,
+             count(*) filter (where replayed) as replayed,
+             count(*) filter (where status = 'not_found') as not_found,
+             count(*) filter (where status = 'failed') as failed,
+             sum(credits_used) as credits_charged
+        from requests
+       where settled_at is not null
+       group by 1, 2, 3
+    ) r using (organization_id, day, requested_type)`,
+  subject: sql`concat_ws(' ', organization_id, day, requested_type)`,
+  checks: {
+    usage_differs: sql`
+        (d.found, d.replayed, d.not_found, d.failed, d.credits_charged)
+        is distinct from
+        (r.found, r.replayed, r.not_found, r.failed, r.credits_charged)`,
   },
 };
 

@@ -60,6 +60,18 @@ CREATE TABLE "credit_balances" (
 	CONSTRAINT "credit_balances_conserved" CHECK (total = available + held + used)
 );
 
+CREATE TABLE "daily_usage" (
+	"organization_id" text NOT NULL,
+	"day" date NOT NULL,
+	"requested_type" text NOT NULL,
+	"found" bigint NOT NULL,
+	"replayed" bigint NOT NULL,
+	"not_found" bigint NOT NULL,
+	"failed" bigint NOT NULL,
+	"credits_charged" bigint NOT NULL,
+	CONSTRAINT "daily_usage_pkey" PRIMARY KEY("organization_id","day","requested_type")
+);
+
 CREATE TABLE "entitlements" (
 	"organization_id" text NOT NULL,
 	"npi" text collate "C" NOT NULL,

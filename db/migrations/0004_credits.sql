@@ -81,3 +81,33 @@ create trigger entitlements_charged after insert on entitlements
 
 create trigger entitlements_charged_again after update on entitlements
   referencing new table as entitled for each statement execute function require_charges();
+
+-- Leaves half of each page free for updates, as for rate_windows (0002_accounts.sql).
+alter table daily_usage set (fillfactor = 50);
+
+-- Adds the requests that became final in this statement to the sums of their day. An erased request
+-- was already final, so it is not added again. Rows are locked in their order, so that two
+-- statements cannot deadlock.
+create function sum_settled_requests() returns trigger language plpgsql as $$
+begin
+  insert into daily_usage as d (
+    organization_id, day, requested_type, found, replayed, not_found, failed, credits_charged)
+  select organization_id, (settled_at at time zone 'UTC')::date, requested_type,
+         count(*) filter (where credits_used > 0), count(*) filter (where replayed),
+         count(*) filter (where status = 'not_found'), count(*) filter (where status = 'failed'), sum(credits_used)
+    from changed
+   where settled_at is not null and erased_at is null
+   group by 1, 2, 3
+   order by 1, 2, 3
+      on conflict (organization_id, day, requested_type) do update
+     set found = d.found + excluded.found, replayed = d.replayed + excluded.replayed,
+         not_found = d.not_found + excluded.not_found, failed = d.failed + excluded.failed,
+         credits_charged = d.credits_charged + excluded.credits_charged;
+  return null;
+end $$;
+
+create trigger requests_sum_inserted after insert on requests
+  referencing new table as changed for each statement execute function sum_settled_requests();
+
+create trigger requests_sum_updated after update on requests
+  referencing new table as changed for each statement execute function sum_settled_requests();

@@ -55,7 +55,7 @@ declare
 begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
-    'require_charges', 'count_suppression_change', 'recompute_balance', 'rewrite_entitlement',
+    'sum_settled_requests', 'require_charges', 'count_suppression_change', 'recompute_balance', 'rewrite_entitlement',
     'release_hold', 'hold_balances', 'analyze_providers'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
@@ -72,6 +72,7 @@ grant select on ledger_entries to npe_api, npe_worker, npe_operator;
 grant insert on ledger_entries to npe_operator;
 grant select, update (organization_id) on credit_balances to npe_api, npe_worker, npe_operator;
 grant select, insert, update on entitlements to npe_api, npe_worker, npe_operator;
+grant select on daily_usage to npe_api, npe_operator;
 grant select, insert, delete on used_credits to npe_worker;
 grant select on used_credits to npe_operator;
 grant insert on audit_log to npe_api, npe_worker, npe_operator;

@@ -1,6 +1,7 @@
 import { sql } from 'drizzle-orm';
 import {
   check,
+  date,
   foreignKey,
   index,
   pgTable,
@@ -186,6 +187,33 @@ export const usedCredits = pgTable(
     primaryKey({
       name: 'used_credits_pkey',
       columns: [table.hour, table.organizationId],
+    }),
+  ],
+);
+
+/**
+ * The requests of each organization that became final on a UTC day, and the credits that they were
+ * charged. Only triggers on requests write rows. The sums are kept forever, and the erasure of an
+ * email does not change them.
+ */
+export const dailyUsage = pgTable(
+  'daily_usage',
+  {
+    organizationId: text('organization_id').notNull(),
+    day: date('day').notNull(),
+    requestedType: text('requested_type').$type<words.RequestedType>().notNull(),
+    /** Completed requests that were charged. */
+    found: count('found').notNull(),
+    /** Completed requests that were free, because the organization had paid for the result. */
+    replayed: count('replayed').notNull(),
+    notFound: count('not_found').notNull(),
+    failed: count('failed').notNull(),
+    creditsCharged: count('credits_charged').notNull(),
+  },
+  (table) => [
+    primaryKey({
+      name: 'daily_usage_pkey',
+      columns: [table.organizationId, table.day, table.requestedType],
     }),
   ],
 );

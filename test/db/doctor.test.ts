@@ -16,7 +16,7 @@ import { WORKFLOWS } from '../../workflows/messages.ts';
 import { freshDatabase, openTestDatabase, testSetting } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { type Life, live } from '../support/doctor-life.ts';
-import { type Plant, plantsIn } from '../support/doctor-plants.ts';
+import { type Plant, plantsIn, RECOUNT } from '../support/doctor-plants.ts';
 import { WHY } from '../support/operator.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { type Ended, runProgram } from '../support/programs.ts';
@@ -235,6 +235,7 @@ test.serial(
         sql`update ledger_entries set created_at = ${at} where request_id = ${charge}`,
         sql`update entitlements set charged_at = ${at} where request_id = ${charge}`,
         sql`update requests set settled_at = ${at} where id = ${charge}`,
+        ...RECOUNT,
       ];
       const found = await corrupted(statements, async (tx) =>
         codes(await runChecks(tx, DOCTOR_RULES)),
@@ -259,6 +260,7 @@ test.serial(
           from requests where id = ${second}`,
       sql`update credit_balances set used = used + 1, available = available - 1
          where organization_id = ${life.organizationId}`,
+      ...RECOUNT,
     ];
     const seen = await corrupted(
       statements,
@@ -439,6 +441,7 @@ test('doctor finds open work without a workflow, and workflows without open work
     sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId}, ${resent})`,
     sql`update batches set updated_at = ${longAgo} where id in (${bulk.batchId}, ${resent})`,
     sql`update requests set settled_at = ${ago} where id = ${final} or batch_id = ${refused.batchId}`,
+    ...RECOUNT,
     sql`update webhook_deliveries set due_at = ${ago} where id in (${refused.delivery}, ${retried})`,
   ]);
   const handles = await Promise.all([

@@ -257,6 +257,38 @@ test('every ledger entry sums to zero, and the entries add up to the balance', a
   t.deepEqual({ ...row }, { balanced: true, total: 7, available: 7, held: 0, used: 0 });
 });
 
+test('a request is added to the usage of a UTC day once, when it becomes final', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const { organizationId } = organization;
+  const usage = () => sql`
+    select day::text, requested_type as type, found::int, replayed::int, not_found::int as none,
+           failed::int, credits_charged::int as credits
+      from daily_usage where organization_id = ${organizationId} order by day`;
+  const command = submitCommand(organization, {
+    npis: [NPI, NPI, NPI],
+    requestedType: 'personal',
+  });
+  const { requestIds } = acceptedIds(await submit(db, command, RULES));
+  const [first = '', second = '', third = ''] = requestIds;
+  await sql`update requests set status = 'in-progress', started_at = now() where id = ${first}`;
+  t.deepEqual([...(await usage())], [], 'no request is final yet');
+  const completed = sql`status = 'completed', email = 'a@b.com', email_type = 'personal', email_last_validated_at = now()`;
+  await sql`
+    update requests set ${completed}, settled_at = '2026-01-02T01:59:59.999+02:00' where id = ${first}`;
+  await sql`
+    update requests set ${completed}, replayed = true, settled_at = '2026-01-02T02:00:00+02:00' where id = ${second}`;
+  await sql`update requests set status = 'not_found', settled_at = '2026-01-02Z' where id = ${third}`;
+  const expected = [
+    { day: '2026-01-01', found: 1, replayed: 0, none: 0, failed: 0, credits: 3 },
+    { day: '2026-01-02', found: 0, replayed: 1, none: 1, failed: 0, credits: 0 },
+  ].map((row) => ({ type: 'personal', ...row }));
+  t.like([...(await usage())], expected);
+  await sql`
+    update requests set email = null, email_type = null, email_last_validated_at = null, erased_at = now()
+     where id = any(${[first, second]})`;
+  t.like([...(await usage())], expected, 'an erasure changes nothing');
+});
+
 test('a request must belong to the same organization as its batch', async (t) => {
   const { batchId } = await openRequest();
   const other = await openOrganization(db, 10);

@@ -75,6 +75,10 @@ const TAMPERINGS: Readonly<Record<string, string>> = {
   'entries by a trigger function': `create temp table requested (like requests);
     create trigger forged after insert on requested referencing new table as changed
       for each statement execute function count_settled_requests();`,
+  'usage changed': 'update daily_usage set credits_charged = 0',
+  'usage by a trigger function': `create temp table settled (like requests);
+    create trigger forged after insert on settled referencing new table as changed
+      for each statement execute function sum_settled_requests();`,
   'an entry rewritten': 'update ledger_entries set amount = 1',
   'entries deleted': 'delete from ledger_entries',
   'the ledger truncated': 'truncate ledger_entries',

@@ -19,6 +19,16 @@ const REBALANCE = sql`
             from ledger_entries group by organization_id) e
    where e.organization_id = b.organization_id`;
 
+/** Makes the usage follow the corrupted requests. */
+export const RECOUNT = [
+  sql`delete from daily_usage`,
+  sql`insert into daily_usage (organization_id, day, requested_type, found, replayed, not_found, failed, credits_charged)
+    select organization_id, date(settled_at at time zone 'UTC'), requested_type, count(nullif(credits_used, 0)),
+           count(*) filter (where replayed), count(*) filter (where status = 'not_found'),
+           count(*) filter (where status = 'failed'), sum(credits_used)
+      from requests where settled_at is not null group by 1, 2, 3`,
+];
+
 /** Returns one corruption per check, by the check's code. */
 export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
   const {
@@ -114,6 +124,13 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       ],
       subject: charged,
     },
+    usage_differs: {
+      statements: [
+        sql`update daily_usage set replayed = replayed + 1
+             where organization_id = ${organizationId} and requested_type = 'any'`,
+      ],
+      subject: organizationId,
+    },
     request_overdue: {
       statements: [
         sql`update requests set deadline_at = now() - interval '61 seconds' where id = ${opened}`,
@@ -139,6 +156,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
         sql`update entitlements e set request_id = r.id, charged_at = r.settled_at from requests r
              where r.id = ${late} and e.request_id = ${charged}`,
         REBALANCE,
+        ...RECOUNT,
       ],
       subject: late,
     },
@@ -157,6 +175,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
         sql`update requests set settled_at = settled_at - interval '31 days' where id = ${atOnce}`,
         sql`update ledger_entries set created_at = created_at - interval '31 days' where request_id = ${atOnce}`,
         sql`update entitlements set charged_at = charged_at - interval '31 days' where request_id = ${atOnce}`,
+        ...RECOUNT,
       ],
       subject: replayed.requestIds[0],
     },

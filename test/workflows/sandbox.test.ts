@@ -37,7 +37,7 @@ const ORDINARY = [
  * every organization.
  */
 const OWN =
-  `api_keys audit_log batches credit_balances entitlements idempotency_keys ledger_entries organizations
+  `api_keys audit_log batches credit_balances daily_usage entitlements idempotency_keys ledger_entries organizations
   rate_windows requests sweeps used_credits webhook_attempts webhook_deliveries webhook_hosts workers`.split(
     /\s+/,
   );
