@@ -34,7 +34,8 @@ type AttemptRecord = Parameters<typeof recordAttempt>[2];
 interface ReportedAttempt {
   /** The number of the attempt, from 1. */
   readonly n: number;
-  readonly batchId: string;
+  /** Null for a message without a batch. */
+  readonly batchId: string | null;
   readonly record: AttemptRecord;
   readonly outcome: AttemptOutcome;
 }
@@ -230,7 +231,8 @@ function report(
     reason,
   };
   const name = 'webhook attempt';
-  publishSpan({ batchId, name, kind: 'client', durationMs, attributes, isError });
+  if (batchId !== null)
+    publishSpan({ batchId, name, kind: 'client', durationMs, attributes, isError });
   log.info(attributes, name);
 }
 

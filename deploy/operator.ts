@@ -97,6 +97,7 @@ export async function runOperator(
   };
   await addAllCommands(program, args, run, {
     databaseUrl: () => config().databaseUrl,
+    webhookOpenCidrs: () => config().webhookOpenCidrs,
     output: { line: stderr },
   });
   addCompletionCommand(program, stdout);

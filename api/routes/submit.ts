@@ -40,6 +40,7 @@ import {
 } from '../http/prefer.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import { check, ignoredFields, PARAMETERS, unknownFields } from '../http/validation.ts';
+import { faultOfUrl, MAX_URL_LENGTH, URL_START } from '../http/webhook-url.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { type Starter, startBatch } from '../temporal.ts';
 
@@ -369,7 +370,6 @@ interface SubmitContext {
 const MAX_NPIS = 60;
 const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
 const MAX_CUSTOM_DATA_DEPTH = 32;
-const MAX_URL_LENGTH = 2048;
 
 interface SubmitHeaders {
   readonly 'Idempotency-Key': string | null;
@@ -387,8 +387,6 @@ const npi = Joi.string()
   .description('National Provider Identifier: 10 ASCII digits.')
   .example('1234567893');
 
-const URL_START = /^[Hh][Tt][Tt][Pp][Ss]:\/\/[^/\\]/;
-
 const url = Joi.string()
   .description(
     'The address of your receiver: https, without user name or password, at a public address.',
@@ -399,19 +397,8 @@ const url = Joi.string()
     jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH },
   })
   .custom((text: string, helpers) => {
-    if (text.length > MAX_URL_LENGTH)
-      return helpers.error('url.too_long', { limit: MAX_URL_LENGTH });
-    // `URL` removes white space and control characters before it parses a text. Such a text is
-    // rejected, because we store the text and not the parsed URL.
-    if (!URL.canParse(text) || !text.isWellFormed() || /[\s\p{Cc}]/u.test(text))
-      return helpers.error('url.parsing');
-    const parsed = new URL(text);
-    if (parsed.protocol !== 'https:') return helpers.error('url.scheme');
-    // `URL` also accepts `https:///x` as the host x.
-    if (!URL_START.test(text)) return helpers.error('url.parsing');
-    if (parsed.username !== '' || parsed.password !== '')
-      return helpers.error('url.userinfo');
-    if (contextOf(helpers).forbids(parsed)) return helpers.error('url.forbidden');
+    const fault = faultOfUrl(text, contextOf(helpers).forbids);
+    if (fault !== null) return helpers.error(fault, { limit: MAX_URL_LENGTH });
     return text;
   });
 

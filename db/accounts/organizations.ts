@@ -10,7 +10,12 @@ import {
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { creditBalances, ledgerEntries, organizations } from '../schema.ts';
+import {
+  creditBalances,
+  ledgerEntries,
+  lowCreditAlerts,
+  organizations,
+} from '../schema.ts';
 import { requireRightKey } from './secret-keys.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
 
@@ -51,6 +56,13 @@ const BALANCE = {
   used: creditBalances.used,
   held: creditBalances.held,
   available: creditBalances.available,
+};
+
+const ALERT = {
+  below: lowCreditAlerts.threshold,
+  url: lowCreditAlerts.url,
+  /** The time of the newest message. */
+  sentAt: lowCreditAlerts.sentAt,
 };
 
 /**
@@ -142,7 +154,8 @@ export async function findOrganizations(db: Database, text: string) {
 }
 
 /**
- * Reads an organization with its balance, and counts its keys and batches.
+ * Reads an organization with its balance and its alert about low credits, and counts its keys and
+ * batches.
  * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function showOrganization(db: Database, organizationId: string) {
@@ -163,9 +176,10 @@ export async function showOrganization(db: Database, organizationId: string) {
      where organization_id = ${organizationId})`;
   const [found] = await query(db, (tx) =>
     tx
-      .select({ ...ORGANIZATION, balance: BALANCE, keys, batches })
+      .select({ ...ORGANIZATION, balance: BALANCE, lowCreditAlert: ALERT, keys, batches })
       .from(organizations)
       .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
+      .leftJoin(lowCreditAlerts, eq(lowCreditAlerts.organizationId, organizations.id))
       .where(eq(organizations.id, organizationId)),
   );
   if (!found) throw new Refusal('organization_missing');

@@ -156,8 +156,8 @@ async function findOwner(tx: Transaction, subject: string): Promise<string | nul
     union all
     select organization_id from requests where id = ${subject}
     union all
-    select b.organization_id
-      from webhook_deliveries d join batches b on b.id = d.batch_id
+    select coalesce(b.organization_id, d.organization_id)
+      from webhook_deliveries d left join batches b on b.id = d.batch_id
      where d.id = ${subject}`);
   return owner?.id ?? null;
 }

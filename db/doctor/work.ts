@@ -70,7 +70,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
     from: sql`
       webhook_deliveries d
       left join batches b on b.id = d.batch_id
-      left join organizations g on g.id = b.organization_id
+      left join organizations g on g.id = coalesce(b.organization_id, d.organization_id)
       left join requests r on r.id = d.request_id
       left join (
         select batch_id, max(settled_at) as completed_at from requests group by batch_id
@@ -88,7 +88,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
     subject: sql`d.id`,
     checks: {
       delivery_overdue: sql`d.state = 'pending'
-          and b.status = 'completed'
+          and (d.batch_id is null or b.status = 'completed')
           and not g.webhooks_suspended
           and (${dueAt} + ${DELIVERY_GRACE} < now()
                  and coalesce(d.checked_at <= now() - interval '1 minute', true)

@@ -502,6 +502,16 @@ CREATE TABLE "requests" (
 	CONSTRAINT "requests_test_joins_no_lookup" CHECK (num_nonnulls(test_outcome, lookup_id) < 2)
 );
 
+CREATE TABLE "low_credit_alerts" (
+	"organization_id" text PRIMARY KEY NOT NULL,
+	"threshold" bigint NOT NULL,
+	"url" text NOT NULL,
+	"armed" boolean DEFAULT true NOT NULL,
+	"sent_at" timestamp (3) with time zone,
+	CONSTRAINT "low_credit_alerts_threshold" CHECK (threshold > 0),
+	CONSTRAINT "low_credit_alerts_not_of_sandbox" CHECK (not is_sandbox(organization_id))
+);
+
 CREATE TABLE "webhook_attempts" (
 	"delivery_id" text NOT NULL,
 	"n" integer NOT NULL,
@@ -523,8 +533,11 @@ CREATE TABLE "webhook_blocks" (
 
 CREATE TABLE "webhook_deliveries" (
 	"id" text PRIMARY KEY NOT NULL,
-	"batch_id" text NOT NULL,
+	"batch_id" text,
 	"request_id" text,
+	"organization_id" text,
+	"url" text,
+	"body" text,
 	"state" text NOT NULL,
 	"attempts" integer DEFAULT 0 NOT NULL,
 	"resends" integer DEFAULT 0 NOT NULL,
@@ -538,7 +551,12 @@ CREATE TABLE "webhook_deliveries" (
 	"forgotten" integer DEFAULT 0 NOT NULL,
 	"created_at" timestamp (3) with time zone NOT NULL,
 	"decided_at" timestamp (3) with time zone,
-	CONSTRAINT "webhook_deliveries_batch_id_request_id_key" UNIQUE NULLS NOT DISTINCT("batch_id","request_id"),
+	CONSTRAINT "webhook_deliveries_batch_id_request_id_key" UNIQUE("batch_id","request_id"),
+	CONSTRAINT "webhook_deliveries_of_batch_or_message" CHECK (case
+        when batch_id is null
+          then request_id is null and num_nulls(organization_id, url, body) = 0
+        else num_nonnulls(organization_id, url, body) = 0
+      end),
 	CONSTRAINT "webhook_deliveries_state_check" CHECK (state in ('pending', 'delivered', 'failed', 'none')),
 	CONSTRAINT "webhook_deliveries_check" CHECK ((decided_at is null) = (state in ('pending', 'none'))),
 	CONSTRAINT "webhook_deliveries_waits_only_pending" CHECK (state = 'pending' or num_nonnulls(step_at, due_at) = 0),
@@ -578,9 +596,11 @@ ALTER TABLE "batches" ADD CONSTRAINT "batches_organization_id_fkey" FOREIGN KEY 
 ALTER TABLE "batches" ADD CONSTRAINT "batches_api_key_id_fkey" FOREIGN KEY ("api_key_id") REFERENCES "public"."api_keys"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "idempotency_keys" ADD CONSTRAINT "idempotency_keys_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "requests" ADD CONSTRAINT "requests_lookup_id_fkey" FOREIGN KEY ("lookup_id") REFERENCES "public"."lookups"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "low_credit_alerts" ADD CONSTRAINT "low_credit_alerts_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_attempts" ADD CONSTRAINT "webhook_attempts_delivery_id_fkey" FOREIGN KEY ("delivery_id") REFERENCES "public"."webhook_deliveries"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_batch_id_fkey" FOREIGN KEY ("batch_id") REFERENCES "public"."batches"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_request_id_fkey" FOREIGN KEY ("request_id") REFERENCES "public"."requests"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_hosts" ADD CONSTRAINT "webhook_hosts_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 CREATE INDEX "api_keys_by_organization" ON "api_keys" USING btree ("organization_id");
 CREATE UNIQUE INDEX "ledger_entries_reference_once" ON "ledger_entries" USING btree ("organization_id","reference") WHERE reference is not null;
@@ -622,6 +642,7 @@ CREATE INDEX "requests_by_lookup" ON "requests" USING btree ("lookup_id") WHERE 
 CREATE INDEX "requests_by_email" ON "requests" USING btree ("email") WHERE email is not null;
 CREATE INDEX "requests_answers_by_age" ON "requests" USING btree ("settled_at") WHERE email is not null;
 CREATE INDEX "webhook_attempts_by_age" ON "webhook_attempts" USING btree ("started_at");
+CREATE UNIQUE INDEX "webhook_deliveries_of_batch" ON "webhook_deliveries" USING btree ("batch_id") WHERE request_id is null;
 CREATE INDEX "webhook_deliveries_pending" ON "webhook_deliveries" USING btree ("batch_id") WHERE state = 'pending';
 CREATE INDEX "webhook_deliveries_to_look_after" ON "webhook_deliveries" USING btree (greatest(checked_at, due_at, created_at)) WHERE state = 'pending';
 CREATE INDEX "webhook_deliveries_failed" ON "webhook_deliveries" USING btree ("decided_at") WHERE state = 'failed';

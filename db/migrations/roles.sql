@@ -125,7 +125,10 @@ grant select, insert, update on import_runs to npe_operator;
 
 -- Webhooks.
 grant select, insert, update on webhook_deliveries to npe_api;
-grant select, update on webhook_deliveries to npe_worker, npe_operator;
+grant select, insert, update on webhook_deliveries to npe_worker;
+grant select, update on webhook_deliveries to npe_operator;
+grant select, update (armed, sent_at) on low_credit_alerts to npe_worker;
+grant select, insert, update, delete on low_credit_alerts to npe_operator;
 grant select on webhook_attempts to npe_api;
 grant select, insert, update, delete on webhook_attempts, webhook_hosts, webhook_networks to npe_worker;
 grant select, update on webhook_attempts to npe_operator;

@@ -2,6 +2,7 @@ import { count, desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { batches, webhookBlocks, webhookDeliveries } from '../schema.ts';
+import { RECIPIENT, TARGET_URL } from './deliveries.ts';
 
 // Targets that operators have blocked for all organizations. Every attempt of a delivery reads them
 // before it connects.
@@ -72,15 +73,14 @@ export async function listBlocks(db: Database) {
  * is written as in a URL, so an IPv6 address is in brackets.
  */
 export async function listPendingHosts(db: Database) {
-  const { organizationId, webhookUrl } = batches;
   const host = sql<string>`lower(substring(
-    ${webhookUrl} from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)'))`.as('host');
+    ${TARGET_URL} from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)'))`.as('host');
   return await query(db, (tx) =>
     tx
-      .select({ organizationId, host, deliveries: count() })
+      .select({ organizationId: RECIPIENT, host, deliveries: count() })
       .from(webhookDeliveries)
-      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
       .where(eq(webhookDeliveries.state, 'pending'))
-      .groupBy(organizationId, host),
+      .groupBy(RECIPIENT, host),
   );
 }

@@ -5,8 +5,19 @@ import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
 import { decryptSecret } from '../secrets.ts';
 
-/** Tests whether the request or the batch that a row of webhook_deliveries reports is final. */
+// The recipient and the URL are those of the delivery's batch. A message without a batch has its
+// own. Queries with these expressions join batches with a left join.
+export const RECIPIENT = sql<string>`
+  coalesce(${batches.organizationId}, ${webhookDeliveries.organizationId})`;
+export const TARGET_URL = sql<string>`
+  coalesce(${batches.webhookUrl}, ${webhookDeliveries.url})`;
+
+/**
+ * Tests whether the request or the batch that a row of webhook_deliveries reports is final. A
+ * message without a batch always is.
+ */
 export const REPORTS_FINAL = sql`case
+  when webhook_deliveries.batch_id is null then true
   when webhook_deliveries.request_id is null then exists (
     select from batches b
      where b.id = webhook_deliveries.batch_id and b.status = 'completed')
@@ -85,13 +96,13 @@ export async function lockDelivery(
       leasedMs: msUntil(webhookDeliveries.leasedUntil),
       dueMs: msUntil(webhookDeliveries.dueAt),
       organizationId: organizations.id,
-      url: batches.webhookUrl,
+      url: TARGET_URL,
       suspended: organizations.webhooksSuspended,
       final: sql<boolean>`${REPORTS_FINAL}`,
     })
     .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
+    .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(organizations, eq(organizations.id, RECIPIENT))
     .where(and(eq(webhookDeliveries.id, deliveryId), isOfBatch))
     .for('update', { of: webhookDeliveries });
   return row;
@@ -119,7 +130,8 @@ export async function loadDelivery(db: Database, deliveryId: string) {
         batchId: webhookDeliveries.batchId,
         requestId: webhookDeliveries.requestId,
         organizationId: organizations.id,
-        url: batches.webhookUrl,
+        url: TARGET_URL,
+        body: webhookDeliveries.body,
         blocked: sql<string[]>`array(select target from webhook_blocks)`,
         secrets: sql<string[]>`array_remove(
           array[${webhookSecret},
@@ -128,16 +140,12 @@ export async function loadDelivery(db: Database, deliveryId: string) {
           null)`,
       })
       .from(webhookDeliveries)
-      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-      .innerJoin(organizations, eq(organizations.id, batches.organizationId))
+      .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .innerJoin(organizations, eq(organizations.id, RECIPIENT))
       .where(eq(webhookDeliveries.id, deliveryId)),
   );
   if (!row?.url) throw new Refusal('delivery_missing');
-  const { id, attempts, batchId, requestId, organizationId, url, secrets, blocked } = row;
-  const subject =
-    requestId === null ? { organizationId, batchId } : { organizationId, requestId };
-  const envelope = await findEnvelope(db, subject);
-  if (!envelope) throw new Refusal('delivery_missing');
+  const { id, attempts, batchId, organizationId, url, secrets, blocked } = row;
   return {
     id,
     attempts,
@@ -147,6 +155,25 @@ export async function loadDelivery(db: Database, deliveryId: string) {
     secrets: secrets.map((stored) =>
       decryptSecret(db.secretKeys, organizationId, stored),
     ),
-    body: envelopeText(envelope, 'delivery'),
+    body: row.body ?? (await currentResult(db, row)),
   };
+}
+
+interface Reported
+  extends Pick<typeof webhookDeliveries.$inferSelect, 'batchId' | 'requestId'> {
+  readonly organizationId: string;
+}
+
+/** Returns the envelope with the current result of the request or batch of a delivery. */
+async function currentResult(
+  db: Database,
+  { organizationId, batchId, requestId }: Reported,
+): Promise<string> {
+  const subject =
+    requestId === null
+      ? { organizationId, batchId: String(batchId) }
+      : { organizationId, requestId };
+  const envelope = await findEnvelope(db, subject);
+  if (!envelope) throw new Refusal('delivery_missing');
+  return envelopeText(envelope, 'delivery');
 }

@@ -4,7 +4,7 @@ import { cut, type Database, type Page, query, type Transaction } from '../clien
 import { Refusal } from '../errors.ts';
 import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
-import { ownsBatch } from './deliveries.ts';
+import { ownsBatch, RECIPIENT, TARGET_URL } from './deliveries.ts';
 
 // Reads deliveries with their attempts for customers and operators. A receiver's response may
 // contain anything, so the caller decides who may see it.
@@ -18,8 +18,9 @@ const NEXT_ATTEMPT_AT =
 const DELIVERY = {
   /** The id of the delivery. All its attempts send it as `webhook-id`. */
   id: webhookDeliveries.id,
+  /** Null for a message without a batch, such as `credits.low`. */
   batchId: webhookDeliveries.batchId,
-  /** Null for the one delivery of a batch in `batch` mode. */
+  /** Null for the one delivery of a batch in `batch` mode, and without a batch. */
   requestId: webhookDeliveries.requestId,
   state: webhookDeliveries.state,
   createdAt: webhookDeliveries.createdAt,
@@ -30,8 +31,8 @@ const DELIVERY = {
   attempts: webhookDeliveries.attempts,
   /** How often the delivery was resent. Each resend starts the retry schedule again. */
   resends: webhookDeliveries.resends,
-  url: sql<string>`${batches.webhookUrl}`,
-  organizationId: batches.organizationId,
+  url: TARGET_URL,
+  organizationId: RECIPIENT,
 };
 
 /** A delivery with some of its attempts as `log`, the oldest first. */
@@ -91,8 +92,7 @@ export async function listOrganizationDeliveries(
   const { organizationId, state, limit } = filter;
   if (organizationId !== null) await requireOrganization(db, organizationId);
   const conditions: SQL[] = [];
-  if (organizationId !== null)
-    conditions.push(eq(batches.organizationId, organizationId));
+  if (organizationId !== null) conditions.push(eq(RECIPIENT, organizationId));
   if (state !== null) conditions.push(eq(webhookDeliveries.state, state));
   const newestFirst = desc(webhookDeliveries.id);
   return await query(db, (tx) => selectPage(tx, and(...conditions), newestFirst, limit));
@@ -170,7 +170,7 @@ async function selectPage(
   const rows = await tx
     .select(DELIVERY)
     .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
     .where(where)
     .orderBy(order)
     .limit(limit + 1);
@@ -203,7 +203,7 @@ async function selectWhole(tx: Selecting, where: SQL | undefined, before: number
   const [delivery] = await tx
     .select(DELIVERY)
     .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
     .where(where);
   if (!delivery) return null;
   const { deliveryId, ...columns } = getTableColumns(webhookAttempts);

@@ -11,7 +11,7 @@ import {
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, organizations, requests, webhookDeliveries } from '../schema.ts';
-import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
+import { lockDelivery, ownsBatch, RECIPIENT, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
 // Resends deliveries. A resent delivery keeps its id and starts its retry schedule again. Its row
@@ -21,7 +21,7 @@ import { type LoggedDelivery, selectDelivery } from './log.ts';
 
 type Delivery = Readonly<typeof webhookDeliveries.$inferSelect>;
 
-/** The input of the workflow that sends a resent delivery. */
+/** The input of the workflow that sends a delivery which no batch's workflow sends. */
 export interface DeliveryStart extends Pick<Delivery, 'batchId'> {
   readonly deliveryId: string;
   readonly organizationId: string;
@@ -60,7 +60,15 @@ const RESENDS_PER_HOUR = 10;
  */
 export async function resendOwn(
   db: Database,
-  { organizationId, batchId, deliveryId }: Omit<DeliveryStart, 'npis'>,
+  {
+    organizationId,
+    batchId,
+    deliveryId,
+  }: {
+    readonly organizationId: string;
+    readonly batchId: string;
+    readonly deliveryId: string;
+  },
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
     // Checks the owner first, in a separate query. A request for another organization's delivery
@@ -159,13 +167,13 @@ export async function resendFailed(
     const failed = await tx
       .select({ id: webhookDeliveries.id })
       .from(webhookDeliveries)
-      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
       .where(
         and(
           eq(webhookDeliveries.state, 'failed'),
           gte(webhookDeliveries.decidedAt, since),
           lte(webhookDeliveries.decidedAt, until),
-          eq(batches.organizationId, organizationId),
+          eq(RECIPIENT, organizationId),
         ),
       )
       .orderBy(asc(webhookDeliveries.decidedAt))
@@ -205,8 +213,8 @@ export async function noteDeliveryLook(
  * A delivery that is due and may have no running workflow. `round` says which workflow should make
  * its attempts:
  * - `first`: the workflow of its batch makes the first attempt
- * - `new`: the delivery was resent and needs a new workflow, even if an earlier workflow of the
- *   delivery is still running
+ * - `new`: the delivery was resent or has no batch. It needs a new workflow, even if an earlier
+ *   workflow of the delivery is still running
  * - `seen`: the delivery was listed before and needs a separate workflow, because the workflow of
  *   its batch may have been reset, paused, or broken
  */
@@ -215,7 +223,7 @@ export interface WaitingDelivery extends DeliveryStart, Pick<Delivery, 'resends'
 }
 
 /**
- * Lists deliveries that are due and were not checked for `everyMs`, and resent deliveries whose
+ * Lists deliveries that are due and were not checked for `everyMs`, and `new` deliveries whose
  * workflow was not started for `olderThanMs`. The caller marks each delivery with
  * `noteDeliveryLook` after its check. If a check fails because Temporal is unavailable, the next
  * sweep lists the delivery again.
@@ -242,23 +250,25 @@ export async function listDeliveriesToLookAt(
     -- The first of the two time conditions is the same for all rows, so that the index scan can end
     -- at that time.
     select webhook_deliveries.id as "deliveryId", batch_id as "batchId",
-           b.organization_id as "organizationId", resends,
+           coalesce(b.organization_id, webhook_deliveries.organization_id)
+             as "organizationId", resends,
            array(
              select npi from requests r
               where r.batch_id = b.id
                 and r.id = coalesce(webhook_deliveries.request_id, r.id)
               order by position) as npis,
            case when webhook_deliveries.checked_at is not null then 'seen'
-                when resends = 0 then 'first'
+                when resends = 0 and batch_id is not null then 'first'
                 else 'new' end as round
       from webhook_deliveries
-      join batches b on b.id = batch_id
+      left join batches b on b.id = batch_id
      where state = 'pending'
        and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
            < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
        and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
            < (select clock_timestamp())
-             - case when resends > 0 and webhook_deliveries.checked_at is null
+             - case when (resends > 0 or batch_id is null)
+                         and webhook_deliveries.checked_at is null
                     then ${span(olderThanMs)}
                     else ${span(everyMs)} end
        -- A delivery is checked again after as long as it had been due at the last check.

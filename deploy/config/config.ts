@@ -9,7 +9,7 @@ import {
   VERIFIERS,
   type VerifierId,
 } from '../../activities/verification/verifiers/catalogue.ts';
-import { readFacts } from '../local/facts.ts';
+import { LOCAL_RECEIVERS, readFacts } from '../local/facts.ts';
 import {
   anyUrl,
   check,
@@ -248,8 +248,8 @@ export type OperatorConfig = ReturnType<typeof loadOperatorConfig>;
 
 /** @throws {ConfigError} as `loadConfig` */
 export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env) {
-  const { databaseUrl, secretKeys } = SETTINGS;
-  return read({ databaseUrl, secretKeys }, environment);
+  const { databaseUrl, secretKeys, webhookOpenCidrs } = SETTINGS;
+  return read({ databaseUrl, secretKeys, webhookOpenCidrs }, environment);
 }
 
 /** DATABASE_URL as an optional setting, for programs that can run without a database. */
@@ -308,6 +308,7 @@ export function fallBackToLocalStack(
   if (facts === null) return false;
   environment.DATABASE_URL = facts.database_url;
   environment.SECRETS_KEY = facts.secrets_key;
+  environment.WEBHOOK_OPEN_CIDRS = LOCAL_RECEIVERS;
   environment.TEMPORAL_ADDRESS = facts.temporal_address;
   environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
   environment.TEMPORAL_UI_URL = facts.temporal_ui ?? '';

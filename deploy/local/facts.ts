@@ -2,6 +2,9 @@ import { readFileSync } from 'node:fs';
 import { rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
+/** The addresses of the local stack's receivers, to which it may send webhooks. */
+export const LOCAL_RECEIVERS = '127.0.0.0/8';
+
 /** The content of `.local/stack.json`. Scripts, other commands, and the next start read it. */
 export interface StackFacts {
   readonly base_url: string;

@@ -8,7 +8,7 @@ import { migrate } from '../../db/migrate.ts';
 import { type LocalConfig, loadOperatorConfig } from '../config/config.ts';
 import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
-import { readFacts, type StackFacts } from './facts.ts';
+import { LOCAL_RECEIVERS, readFacts, type StackFacts } from './facts.ts';
 import { logTo, Parts, Ports } from './parts.ts';
 import { startPostgres } from './postgres.ts';
 import { LOOPBACK, launch } from './processes.ts';
@@ -326,7 +326,7 @@ function environmentOf({ environment }: LocalConfig, temporal: TemporalPlace) {
     TEMPORAL_ADDRESS: temporal.address,
     TEMPORAL_NAMESPACE: temporal.namespace,
     API_HOST: LOOPBACK,
-    WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
+    WEBHOOK_OPEN_CIDRS: LOCAL_RECEIVERS,
   };
   if (temporal.uiUrl === null) return settings;
   return { ...settings, TEMPORAL_UI_URL: temporal.uiUrl };

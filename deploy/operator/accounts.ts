@@ -1,4 +1,6 @@
 import type { Command } from 'commander';
+import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
+import { faultOfUrl } from '../../api/http/webhook-url.ts';
 import { adjustCredits, grantCredits, listLedger } from '../../db/accounts/credits.ts';
 import {
   type IssuedKey,
@@ -23,6 +25,7 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import { type ChangedBy, listAudit, recordReading } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
+import { setLowCreditAlert } from '../../db/webhooks/low-credits.ts';
 import { parseDuration } from '../config/values.ts';
 import {
   change,
@@ -34,7 +37,14 @@ import {
   parser,
   pastMoment,
 } from './arguments.ts';
-import { fields, type Report, type Run, table } from './print.ts';
+import {
+  type CommandSurroundings,
+  fields,
+  type Report,
+  type Run,
+  shown,
+  table,
+} from './print.ts';
 
 const MAX_CREDITS = 1_000_000_000;
 const MAX_OVERLAP_MS = 30 * 86_400_000;
@@ -44,8 +54,13 @@ const KEY = ['<KEY>', 'key id (key_…)'] as const;
  * Adds the commands `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`,
  * `keys`, and `audit`.
  */
-export function addCommands(program: Command, run: Run): void {
-  addOrganizationCommands(program, run);
+export function addCommands(
+  program: Command,
+  run: Run,
+  { webhookOpenCidrs }: CommandSurroundings,
+): void {
+  const org = addOrganizationCommands(program, run);
+  addLowCreditsCommand(org, run, webhookOpenCidrs);
   addLimitCommands(program, run);
   addWebhookSecretCommands(program, run);
   addUsageCommand(program, run);
@@ -54,7 +69,7 @@ export function addCommands(program: Command, run: Run): void {
   addAuditCommands(program, run);
 }
 
-function addOrganizationCommands(program: Command, run: Run): void {
+function addOrganizationCommands(program: Command, run: Run): Command {
   const org = program
     .command('org')
     .alias('organization')
@@ -77,9 +92,11 @@ function addOrganizationCommands(program: Command, run: Run): void {
   );
   org
     .command('show')
-    .description('show the balance, the limit, and the number of keys and batches')
+    .description(
+      'show the balance, the limit, the alert about low credits, and the number of keys and batches',
+    )
     .argument(...ORG)
-    .action((id: string) => run((db) => showOrganization(db, id)));
+    .action((id: string) => run(async (db) => shown(await showOrganization(db, id))));
   change(
     org,
     'suspend',
@@ -94,6 +111,46 @@ function addOrganizationCommands(program: Command, run: Run): void {
     .action((id: string, by: ChangedBy) =>
       run((db) => suspendOrganization(db, by, id, false)),
     );
+  return org;
+}
+
+interface LowCreditsOptions extends ChangedBy {
+  readonly below?: number;
+  readonly url?: string;
+  readonly off?: true;
+}
+
+function addLowCreditsCommand(
+  org: Command,
+  run: Run,
+  webhookOpenCidrs: () => readonly string[],
+): void {
+  const receiver = parser(
+    'an https URL of at most 2048 characters, without user name or password, at a public address',
+    (text) => {
+      const policy = createAddressPolicy({ openCidrs: webhookOpenCidrs() });
+      return faultOfUrl(text, policy.forbids) === null ? text : null;
+    },
+  );
+  change(
+    org,
+    'low-credits',
+    'send the webhook credits.low to --url when fewer than --below credits are available',
+  )
+    .argument(...ORG)
+    .option('--below <N>', `1 to ${MAX_CREDITS}`, integer(1, MAX_CREDITS))
+    .option('--url <URL>', "the organization's receiver", receiver)
+    .option('--off', 'send no such webhook any more')
+    .action((id: string, options: LowCreditsOptions, command: Command) => {
+      const { below, url, off = false, ...by } = options;
+      if (off && below === undefined && url === undefined) {
+        return run((db) => setLowCreditAlert(db, by, id, null));
+      }
+      if (!off && below !== undefined && url !== undefined) {
+        return run((db) => setLowCreditAlert(db, by, id, { threshold: below, url }));
+      }
+      return command.error('error: give --below with --url, or --off');
+    });
 }
 
 function addLimitCommands(program: Command, run: Run): void {

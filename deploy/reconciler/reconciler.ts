@@ -16,6 +16,7 @@ import {
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
 import { noteUsedCredits } from '../../db/stats.ts';
+import { createLowCreditMessage, listLowCredits } from '../../db/webhooks/low-credits.ts';
 import {
   listDeliveriesToLookAt,
   noteDeliveryLook,
@@ -101,7 +102,8 @@ async function runTurns(
 }
 
 /**
- * Refunds overdue requests and deletes old data. Needs only PostgreSQL. It is safe if several
+ * Refunds overdue requests, creates the messages about low credits, and deletes old data. Needs only
+ * PostgreSQL. It is safe if several
  * processes run this at the same time.
  * @returns the number of refunded requests
  */
@@ -111,11 +113,23 @@ export async function keepBooks(
 ): Promise<number> {
   const { db, log, rules } = deps;
   const refunded = await refundOverdue(deps, stopped);
+  await createAlerts(deps, stopped);
   await noteUsedCredits(db);
   await forgetOld(db, rules.retention);
   await noteSweep(db);
   if (refunded > 0) log.warn({ refunded }, 'sweep refunded');
   return refunded;
+}
+
+/** Creates a delivery for each organization with an armed alert and a low balance. */
+async function createAlerts(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
+  const { db } = deps;
+  return await forEachPage(deps, () => stopped.aborted, {
+    what: 'alert',
+    list: () => listLowCredits(db, PAGE),
+    idOf: (organizationId) => organizationId,
+    work: (organizationId) => createLowCreditMessage(db, organizationId),
+  });
 }
 
 /**
@@ -178,6 +192,7 @@ async function startBatches(
   return await forEachPage(deps, isOver, {
     what: 'start',
     list: () => listToStart(db, rules.sweep.startAfterMs, PAGE),
+    idOf: ({ batchId }) => batchId,
     async work(batch) {
       await control.startBatch(batch);
       await markStarted(db, batch.batchId);
@@ -198,6 +213,7 @@ async function restartBatches(
   return await forEachPage(deps, isOver, {
     what: 'restart',
     list: () => claimUnfinished(db, rules.sweep.checkEveryMs, PAGE),
+    idOf: ({ batchId }) => batchId,
     work: (batch) => restart(deps, batch),
   });
 }
@@ -233,6 +249,7 @@ async function startDeliveries(
   return await forEachPage(deps, isOver, {
     what: 'deliver',
     list: () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, PAGE),
+    idOf: ({ deliveryId }) => deliveryId,
     async work(delivery) {
       const isStarted = await redeliver(deps, delivery);
       // The check of a delivery is recorded only if it succeeded. Otherwise the next turn repeats
@@ -245,7 +262,7 @@ async function startDeliveries(
 
 /**
  * Starts the workflow of a delivery, unless a running workflow is already responsible for it. If
- * the delivery was resent, a new workflow is always started, because the previous one may wait for
+ * the delivery is `new`, a workflow is always started, because the previous one may wait for
  * up to a day.
  * @returns true if a workflow was started
  */
@@ -255,7 +272,8 @@ async function redeliver(
 ): Promise<boolean> {
   const { round, deliveryId, batchId } = waiting;
   if (round !== 'new' && (await control.stateOf(deliveryId)) === 'open') return false;
-  if (round === 'first' && (await control.stateOf(batchId)) === 'open') return false;
+  const isWithBatch = round === 'first' && batchId !== null;
+  if (isWithBatch && (await control.stateOf(batchId)) === 'open') return false;
   await control.startDelivery(waiting);
   return true;
 }
@@ -265,6 +283,8 @@ interface Repair<Item> {
   readonly what: string;
   /** Returns the next items, at most `PAGE` of them. */
   list(): Promise<readonly Item[]>;
+  /** Returns the id of an item, for the log. */
+  idOf(item: Item): string;
   /** Repairs one item. Returns false if nothing had to be done. */
   work(item: Item): Promise<boolean>;
 }
@@ -274,7 +294,7 @@ interface Repair<Item> {
  * failed item.
  * @returns the number of repaired items
  */
-async function forEachPage<Item extends { readonly batchId: string }>(
+async function forEachPage<Item>(
   deps: ReconcilerDeps,
   isOver: () => boolean,
   repair: Repair<Item>,
@@ -294,7 +314,7 @@ async function forEachPage<Item extends { readonly batchId: string }>(
  * Repairs the items of a page, `CALL_CONCURRENCY` at a time. If one item fails, the others are
  * still repaired.
  */
-async function forEachItem<Item extends { readonly batchId: string }>(
+async function forEachItem<Item>(
   deps: ReconcilerDeps,
   isOver: () => boolean,
   repair: Repair<Item>,
@@ -310,7 +330,7 @@ async function forEachItem<Item extends { readonly batchId: string }>(
       try {
         if (await repair.work(item)) result.done += 1;
       } catch (error) {
-        logFailure(deps, repair.what, item.batchId, error);
+        logFailure(deps, repair.what, repair.idOf(item), error);
         result.failed += 1;
       }
     }

@@ -3,6 +3,7 @@ import { sql } from 'drizzle-orm';
 import type { Answer } from '../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { listAudit } from '../../db/audit.ts';
+import type { Database } from '../../db/client.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { submit } from '../../db/requests/submit.ts';
 import {
@@ -38,6 +39,12 @@ test.beforeEach(async (t) => {
 test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
+
+/** Returns the batch of a delivery. */
+async function batchOf(db: Database, deliveryId: string): Promise<string> {
+  const { batchId } = await showDelivery(db, deliveryId);
+  return String(batchId);
+}
 
 test('a resend repeats all attempts, with the same webhook id and the same log', async (t) => {
   const { life, receiver } = t.context;
@@ -120,7 +127,7 @@ test('a customer can resend only its own deliveries that have ended', async (t) 
   const other = await life.organization();
   const [id = ''] = await life.deliveries(organization, HOOK, 1);
   await life.look(id);
-  const { batchId } = await showDelivery(life.db, id);
+  const batchId = await batchOf(life.db, id);
   const ask = (over: object) =>
     resendOwn(life.db, {
       organizationId: organization.organizationId,
@@ -158,7 +165,7 @@ test('only operators can resend a delivery more than ten times an hour', async (
   const [id = '', other = ''] = await life.deliveries(organization, HOOK, 2);
   await life.look(id);
   await life.look(other);
-  const { batchId } = await showDelivery(life.db, id);
+  const batchId = await batchOf(life.db, id);
   const ask = (deliveryId: string) =>
     resendOwn(life.db, { organizationId, batchId, deliveryId });
   for (let n = 0; n < 10; n += 1) {
@@ -184,8 +191,8 @@ test('nothing is resent while webhooks are suspended; operators can resend it la
   const { organizationId } = organization;
   await suspendWebhooks(life.db, BY, organizationId, true);
   const [id = ''] = await life.deliveries(organization, HOOK, 1);
-  const { batchId, state } = await showDelivery(life.db, id);
-  t.is(state, 'none');
+  const batchId = await batchOf(life.db, id);
+  t.is((await showDelivery(life.db, id)).state, 'none');
   const own = () => resendOwn(life.db, { organizationId, batchId, deliveryId: id });
   t.is((await own()).kind, 'suspended');
   t.is((await resendAny(life.db, BY, id)).kind, 'suspended');
@@ -263,7 +270,7 @@ test('deliveries can be listed by batch, page by page, and by organization', asy
   const { organizationId } = organization;
   const ids = (await life.deliveries(organization, HOOK, 5)).sort();
   for (const id of ids.slice(0, 2)) await life.look(id);
-  const { batchId } = await showDelivery(life.db, ids[0] ?? '');
+  const batchId = await batchOf(life.db, ids[0] ?? '');
   const page = async (after: string | null) =>
     await listBatchDeliveries(life.db, organizationId, batchId, { after, limit: 2 });
   const seen: string[] = [];

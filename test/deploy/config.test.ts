@@ -83,7 +83,11 @@ test('the configuration cannot be changed after it was read', (t) => {
 
 test('the operator command needs only DATABASE_URL, and npm start needs no setting', (t) => {
   const operator = loadOperatorConfig({ ...MINIMAL, API_PORT: 'x' });
-  t.deepEqual(operator, { databaseUrl: MINIMAL.DATABASE_URL, secretKeys: [] });
+  t.deepEqual(operator, {
+    databaseUrl: MINIMAL.DATABASE_URL,
+    secretKeys: [],
+    webhookOpenCidrs: [],
+  });
   t.like(loadLocalConfig({}), { databaseUrl: null, temporalAddress: null });
   t.like(loadLocalConfig({ ...MINIMAL, TEMPORAL_ADDRESS: 'host:7233' }), {
     databaseUrl: MINIMAL.DATABASE_URL,

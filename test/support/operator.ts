@@ -14,6 +14,7 @@ export function operatorOn(databaseUrl: string) {
       config: () => ({
         databaseUrl: asRole(databaseUrl, 'operator'),
         secretKeys: SECRET_KEYS,
+        webhookOpenCidrs: [],
       }),
       stdout: (text) => (stdout += text),
       stderr: (text) => (stderr += text),
