@@ -76,8 +76,9 @@ export function createAskActivities(deps: AskDeps) {
       const source = deps.vendors.find(({ vendor }) => vendor.id === question.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
       const { spending, vendors } = deps;
-      if (await spending.skipIfTooExpensive(question.requestId, source, vendors))
+      if (await spending.skipIfTooExpensive(question.requestId, source, vendors)) {
         return { kind: 'skip', reason: 'max_price_per_lookup' };
+      }
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const answer = await converse(deps, { question, source, signal, now });
         return await settleFound(deps, question, answer);
@@ -191,16 +192,18 @@ async function call(
   const isUnasked =
     step.kind === 'retry' ||
     (step.kind === 'fatal' && (step.why === 'auth' || step.why === 'plan'));
-  if (jobRef !== null && isUnasked)
+  if (jobRef !== null && isUnasked) {
     return await keepJob(deps, conversation, key, jobRef, step);
+  }
   const end = await record(deps, source, subject, key, step);
   if (end !== null) return end;
   if (step.kind === 'retry') return wait(conversation, step.why, step.afterMs);
   if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
   let known = subject;
   const profile = source.mayStore ? profileIn(step, subject) : null;
-  if (profile !== null && addsTo(profile, subject))
+  if (profile !== null && addsTo(profile, subject)) {
     known = await deps.subjects.reload(lookupId, npi, requestedType);
+  }
   const found = { requestId, npi, lookupId, requestedType, subject: known };
   return await verify(deps, { ...found, patience: 'first' }, signal);
 }

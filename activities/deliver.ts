@@ -186,8 +186,9 @@ function recordOf(
   durationMs: number,
 ): AttemptRecord {
   const common = { startedAt, durationMs, reason: reasonOf(answer) };
-  if (answer.kind === 'failed')
+  if (answer.kind === 'failed') {
     return { ...common, statusCode: null, responseExcerpt: null };
+  }
   return { ...common, statusCode: answer.status, responseExcerpt: answer.excerpt };
 }
 

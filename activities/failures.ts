@@ -77,15 +77,17 @@ function spanOf(
 }
 
 function toFailure(error: unknown, log: Logger): unknown {
-  if (error instanceof TemporalFailure || error instanceof CompleteAsyncError)
+  if (error instanceof TemporalFailure || error instanceof CompleteAsyncError) {
     return error;
+  }
   if (error instanceof Error && error.name === 'AbortError') {
     return new CancelledFailure('cancelled');
   }
   if (error instanceof DatabaseError) {
     const { message, code, isPermanent: nonRetryable } = error;
-    if (nonRetryable)
+    if (nonRetryable) {
       log.error({ err: error }, 'activity failed: PostgreSQL rejected a statement');
+    }
     return ApplicationFailure.create({ message, type: `Database.${code}`, nonRetryable });
   }
   if (error instanceof Refusal) {

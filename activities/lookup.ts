@@ -94,8 +94,9 @@ export function createLookupActivities(deps: LookupDeps) {
 async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
   const { db, registry } = deps;
   const open = await findOpenRequest(db, request.requestId);
-  if (open === null || open.isOverdue)
+  if (open === null || open.isOverdue) {
     return await end(deps, request, 'deadline', 'failed');
+  }
   if (open.isSandbox) {
     const plan = await planForSandbox(db, request);
     return plan ?? (await end(deps, request, 'settled'));
@@ -239,8 +240,9 @@ function obstacleTo(
   misses: string[],
 ): string | null {
   const { requestedType } = subject;
-  if (requestedType !== 'any' && !types.includes(requestedType))
+  if (requestedType !== 'any' && !types.includes(requestedType)) {
     return `gives no ${requestedType} email`;
+  }
   const missing = missingOf(subject, vendor.needs);
   if (missing.length > 0) return `missing ${missing.join(', ')}`;
   return misses.includes(vendor.id) ? KNOWN_MISS : null;

@@ -97,7 +97,8 @@ export function answerForSandbox(
   if (outcome === 'slow' && Context.current().info.attempt === 1) {
     throw retryLater('sandbox', 'pending', SLOW_MS);
   }
-  if (outcome === 'greylisted' && patience === 'first')
+  if (outcome === 'greylisted' && patience === 'first') {
     return { kind: 'later', reason: outcome };
+  }
   return ANSWERS[outcome];
 }

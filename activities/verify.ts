@@ -163,8 +163,9 @@ async function checkOne(
 ): Promise<void> {
   const { email, waitedMs } = candidate;
   const checked = await deps.check(candidate, subject, signal, lookup.requestId);
-  if (checked.kind === 'decided')
+  if (checked.kind === 'decided') {
     return await recordVerdict(deps, lookup, email, checked, progress);
+  }
   if (checked.kind === 'later') {
     if (lookup.patience === 'over') {
       return await recordVerdict(deps, lookup, email, checked.otherwise, progress);

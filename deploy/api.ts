@@ -98,10 +98,12 @@ function createWorkerCheck(db: Database, log: Logger, me: ApiProcess) {
     await noteApi(db, me);
     await noteHome(db, namespace);
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
-    if (elsewhere.length === 0 && isReported)
+    if (elsewhere.length === 0 && isReported) {
       log.info(place, 'a worker uses the namespace and task queue of this API');
-    if (elsewhere.length > 0 && !isReported)
+    }
+    if (elsewhere.length > 0 && !isReported) {
       log.error({ ...place, elsewhere }, NO_WORKER);
+    }
     isReported = elsewhere.length > 0;
   };
 }

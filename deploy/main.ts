@@ -205,8 +205,9 @@ export async function repeat(
       if (isFailing) log.info({ what }, 'a repeated task succeeds again');
       isFailing = false;
     } catch (error) {
-      if (!isFailing)
+      if (!isFailing) {
         log.warn({ err: error, what }, 'a repeated task failed; it is tried again');
+      }
       isFailing = true;
     }
   }

@@ -98,8 +98,9 @@ export async function serveMetrics(
 }
 
 function healthReply(problem: string | null): Reply {
-  if (problem === null)
+  if (problem === null) {
     return [200, 'application/json', JSON.stringify({ status: 'ok' })];
+  }
   return [503, 'application/json', JSON.stringify({ status: problem })];
 }
 

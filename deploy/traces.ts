@@ -106,8 +106,9 @@ class SpanExporter {
       // Removes the spans from the queue if the collector accepted them. Also removes them after an
       // error other than 429 or 5xx, because the collector would reject them again.
       if (statusCode < 500 && statusCode !== 429) this.#queue.splice(0, some.length);
-      if (statusCode >= 300)
+      if (statusCode >= 300) {
         throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
+      }
       if (this.#lost > 0) this.#log.warn({ lost: this.#lost }, LOST);
       this.#lost = 0;
     }
@@ -172,8 +173,9 @@ function attributesOf(attributes: NonNullable<Span['attributes']>) {
   const given: { key: string; value: { intValue: string } | { stringValue: string } }[] =
     [];
   for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === 'number')
+    if (typeof value === 'number') {
       given.push({ key, value: { intValue: String(value) } });
+    }
     if (typeof value === 'string') given.push({ key, value: { stringValue: value } });
   }
   return given;

@@ -127,8 +127,9 @@ export class Field {
 
   number(): number | null {
     if (this.isAbsent) return null;
-    if (typeof this.value !== 'number' || !Number.isFinite(this.value))
+    if (typeof this.value !== 'number' || !Number.isFinite(this.value)) {
       return this.fail();
+    }
     return this.value;
   }
 

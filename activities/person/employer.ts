@@ -280,8 +280,9 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
   const plainLocal = local.replace(/[^a-z0-9]/g, '');
   const isInLocal = family.length >= MIN_SURNAME.local && plainLocal.includes(family);
   const isInDomain = family.length >= MIN_SURNAME.domain && domain.includes(family);
-  if (isInLocal || isInDomain)
+  if (isInLocal || isInDomain) {
     return evidenceOf('own_mailbox', [affiliationName], [domain]);
+  }
   return evidenceOf('endpoint_domain', [affiliationName], [domain]);
 }
 

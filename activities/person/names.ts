@@ -5,8 +5,9 @@ import { readTable } from './nicknames.ts';
 
 /** Maps the suffix of a name to the number of the generation (`Person.generation`). */
 const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2 }));
-for (const [index, numeral] of 'i ii iii iv v vi vii viii ix x'.split(' ').entries())
+for (const [index, numeral] of 'i ii iii iv v vi vii viii ix x'.split(' ').entries()) {
   GENERATIONS.set(numeral, index + 1);
+}
 
 /** Titles before a name. A title that is also a common name, such as `Major`, is left out. */
 const TITLES: ReadonlySet<string> = new Set(

@@ -83,8 +83,9 @@ export async function addPatterns(db: Database, subject: Subject): Promise<Subje
   if (pattern === undefined || subject.person === null) return { ...subject, patterns };
   const email = writeEmail(pattern, subject.person);
   // The address may be a namesake's.
-  if (email === null || (await isOfAnother(db, email, subject.npi)))
+  if (email === null || (await isOfAnother(db, email, subject.npi))) {
     return { ...subject, patterns };
+  }
   return { ...subject, patterns, writtenEmail: email };
 }
 

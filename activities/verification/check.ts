@@ -132,8 +132,9 @@ export function createCheck(options: CheckOptions) {
         const ruled = decide(consulted);
         // A verifier that cannot be called now might later say that the address is valid. So the
         // check is not finished.
-        if (ruled.verdict !== 'valid' && consulted.away)
+        if (ruled.verdict !== 'valid' && consulted.away) {
           return { ...consulted.away, evidence };
+        }
         return ruled;
       }
       case 'greylisted': {

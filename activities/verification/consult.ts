@@ -76,8 +76,9 @@ export async function consult(
         break;
       case 'answer': {
         const { verdict, reason } = step;
-        if (verdict !== 'unknown')
+        if (verdict !== 'unknown') {
           return { kind: 'word', verdict, reason, away: null } as const;
+        }
         unknown ??= reason ?? 'inconclusive';
         break;
       }

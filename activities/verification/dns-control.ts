@@ -116,8 +116,9 @@ async function askControls(
   });
   const found = await Promise.all(domains.map(find));
   for (const { domain, route } of found) {
-    if (route.kind === 'refuses')
+    if (route.kind === 'refuses') {
       return { kind: 'lies', denied: `${domain}: ${route.reason}` };
+    }
   }
   const isKnown = found.some(({ route }) => route.kind === 'accepts');
   return { kind: isKnown ? 'passed' : 'silent' };

@@ -332,8 +332,9 @@ function consonantsOf(name: string): string {
 /** `bluesky` is two surnames without a separator, which may also be two words. */
 function isOtherName(reading: Reading): boolean {
   const others = reading.pieces.filter(({ kind }) => OTHER_NAMES.includes(kind));
-  if (others.length === 0 || !reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES))
+  if (others.length === 0 || !reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES)) {
     return false;
+  }
   if (reading.pieces.length === 1) return !reading.has('word');
   const surnames = others.filter(({ kind }) => kind === 'otherSurname');
   const tokens = new Set(others.map(({ token }) => token));
@@ -389,8 +390,9 @@ function isOtherInitialWithName(reading: Reading): boolean {
 function isOtherFullName(reading: Reading): boolean {
   if (!reading.has('otherGiven')) return false;
   const { local, pieces } = reading;
-  if (/^[a-z]+[0-9]*$/.test(local))
+  if (/^[a-z]+[0-9]*$/.test(local)) {
     return isPair(reading) && pieces.every(({ kind }) => isName(kind));
+  }
   const others = pieces.filter(({ kind }) => OTHER_NAMES.includes(kind));
   return others.length > 1 && reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES);
 }

@@ -21,8 +21,9 @@ export function isLookalike(domain: string, employerDomain: string | null): bool
   if (domainToUnicode(domain).split('.').some(mixesAlphabets)) return true;
   const registrable = registrableDomain(domain) ?? domain;
   if (REAL.has(registrable)) return false;
-  if (employerDomain !== null && resemblesEmployer(registrable, employerDomain))
+  if (employerDomain !== null && resemblesEmployer(registrable, employerDomain)) {
     return true;
+  }
   const read = asRead(domainToUnicode(registrable));
   return PROVIDERS.some((provider) => isMistakenFor(read, provider));
 }
@@ -97,8 +98,9 @@ function isWrongKey(typed: string, meant: string): boolean {
 }
 
 const CONFUSABLES = new Map<string, string>();
-for (const pair of readList('confusables'))
+for (const pair of readList('confusables')) {
   CONFUSABLES.set(pair.slice(0, -1), pair.slice(-1));
+}
 
 /**
  * Returns a name as a quick reader sees it: without accents, and with each letter replaced by the

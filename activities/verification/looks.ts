@@ -140,7 +140,8 @@ export function classifyEndpoint(
 function isUrl(text: string): boolean {
   const hasScheme = /^[a-z][a-z0-9+.-]*:\/\//i.test(text);
   const url = URL.parse(hasScheme ? text : `https://${text}`);
-  if (url === null || !/^https?:$/.test(url.protocol) || url.username !== '')
+  if (url === null || !/^https?:$/.test(url.protocol) || url.username !== '') {
     return false;
+  }
   return registrableDomain(url.hostname) !== null;
 }

@@ -263,8 +263,9 @@ function letterKind(letter: string, { initials, surnameInitials }: OwnNames): Ki
 
 /** Returns the kind of two or more letters that are not exactly one of the person's names. */
 function nameKind(text: string, { isToken }: Place, own: OwnNames): Kind {
-  if (text.length === 2 && own.initials.has(text.charAt(0)))
+  if (text.length === 2 && own.initials.has(text.charAt(0))) {
     return GIVEN_NAMES.has(text) ? 'initialsOrName' : 'letters';
+  }
   const isShort = isToken || text.length > 3;
   if (isShort && own.isShortForm(text)) return 'shortForm';
   if (own.isLongerForm(text)) return 'longerForm';

@@ -91,8 +91,9 @@ async function findAddresses(
   { target, blocked, admit }: Destination,
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
-  if (isBlocked(target.hostname, blocked))
+  if (isBlocked(target.hostname, blocked)) {
     throw new AttemptFailure('blocked_by_operator');
+  }
   const found = await resolve(target, lookup, signal);
   const allowed = found.filter(({ address }) => policy.allows(address));
   if (allowed.length === 0) throw new AttemptFailure('blocked_address');

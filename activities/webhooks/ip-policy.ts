@@ -142,8 +142,9 @@ function isInside(address: Address, [network, bits]: Range): boolean {
 
 function parseRange(text: string): Range {
   const [ip = ''] = text.split('/');
-  if (parseAddress(ip) !== null && ipaddr.isValidCIDR(text))
+  if (parseAddress(ip) !== null && ipaddr.isValidCIDR(text)) {
     return ipaddr.parseCIDR(text);
+  }
   const message = `"${text}" isn't a CIDR range. Write the ranges that deliveries may reach as 127.0.0.0/8 or ::1/128.`;
   throw Object.assign(new Error(message), { code: 'bad_cidr' });
 }

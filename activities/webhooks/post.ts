@@ -107,8 +107,9 @@ export function createPost(
     } catch (error) {
       if (error instanceof NotAttempted) throw error;
       const failure = signal.aborted ? signal.reason : error;
-      if (failure instanceof AttemptFailure)
+      if (failure instanceof AttemptFailure) {
         return { kind: 'failed', reason: failure.reason };
+      }
       throw error;
     } finally {
       clearTimeout(ending);

@@ -41,8 +41,9 @@ export function buildPersonal(disposable: readonly string[]): readonly string[] 
     (domain) => registrableDomain(domain) === domain,
   );
   const personal = normalize([...providers, ...others]).filter((domain) => {
-    if (holdsDomain(ORGANIZATIONS, domain) || holdsDomain(universities, domain))
+    if (holdsDomain(ORGANIZATIONS, domain) || holdsDomain(universities, domain)) {
       return false;
+    }
     if (UNIVERSITY.test(domain) || KEPT.has(domain)) return false;
     return !holdsDomain(allDisposable, domain) && !isLookalike(domain, null);
   });

@@ -287,11 +287,13 @@ const header = (secretOf: Config['secretOf']) =>
       throw new Error('may name variables that begin with VENDOR_ only');
     }
     const missing = names.filter((name) => !secretOf(name));
-    if (missing.length > 0)
+    if (missing.length > 0) {
       throw new Error(`needs ${missing.join(', ')}, which is not set`);
+    }
     const value = text.replaceAll(SECRET, (_whole, name: string) => secretOf(name) ?? '');
-    if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value))
+    if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value)) {
       throw new Error('is not a valid header value');
+    }
     return value;
   });
 

@@ -84,8 +84,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
     useful.map(({ vendor, limits }) => [accountOf(vendor.id), limits.dailyCredits]),
   );
   for (const [id, dailyCredits] of accounts) asked.push(['vendor', id, dailyCredits]);
-  for (const { id, dailyCredits } of verifiers)
+  for (const { id, dailyCredits } of verifiers) {
     asked.push(['verifier', id, dailyCredits]);
+  }
   if (registry !== null) asked.push(['registry', REGISTRY, null]);
   asked.push(['dns', DNS, null]);
 
@@ -153,8 +154,9 @@ function createVendors(
       vendors.set(id, sourceOf(vendor, types, settings));
     }
   }
-  for (const one of file.http)
+  for (const one of file.http) {
     vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
+  }
   return vendors;
 }
 

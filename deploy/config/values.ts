@@ -91,10 +91,12 @@ const UNITS: Readonly<Record<string, number>> = {
 export const duration = (minMs: number, maxMs: number) =>
   Joi.string<number>().custom((text: string) => {
     const ms = parseDuration(text);
-    if (ms === null)
+    if (ms === null) {
       throw new Error('must be a duration such as 500ms, 30s, 15m, 24h or 30d');
-    if (ms < minMs || ms > maxMs)
+    }
+    if (ms < minMs || ms > maxMs) {
       throw new Error(`must be between ${minMs} ms and ${maxMs} ms`);
+    }
     return ms;
   });
 

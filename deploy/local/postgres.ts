@@ -161,8 +161,9 @@ async function initialize(
   user: ServerUser,
 ): Promise<string> {
   const passwordFile = `${dataDir}.password`;
-  if (existsSync(join(dataDir, 'PG_VERSION')))
+  if (existsSync(join(dataDir, 'PG_VERSION'))) {
     return (await readFile(passwordFile, 'utf8')).trim();
+  }
 
   const unfinished = `${dataDir}.unfinished`;
   await rm(unfinished, { recursive: true, force: true });

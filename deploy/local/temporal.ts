@@ -78,8 +78,9 @@ function devServerArguments(options: DevServerOptions): string[] {
     args.push('--ui-ip', LOOPBACK, '--ui-port', String(uiPort));
   }
   if (dbFile !== undefined) args.push('--db-filename', dbFile);
-  for (const attribute of SEARCH_ATTRIBUTE_WORDS)
+  for (const attribute of SEARCH_ATTRIBUTE_WORDS) {
     args.push('--search-attribute', attribute);
+  }
   for (const [key, value] of dynamicConfigOf(options)) {
     args.push('--dynamic-config-value', `${key}=${value}`);
   }

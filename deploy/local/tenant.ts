@@ -40,8 +40,9 @@ export async function openTenant(
     const sandbox =
       earlierSandbox ?? (await issueKey(db, BY, organizationId, 'npm start', true));
     await storeSample(db);
-    for (const value of SUPPRESSED_NPIS)
+    for (const value of SUPPRESSED_NPIS) {
       await addSuppression(db, BY, { kind: 'npi', value });
+    }
     const own = await showWebhookSecret(db, organizationId);
     const ofSandbox = await showWebhookSecret(db, sandbox.organizationId);
     return {

@@ -77,8 +77,9 @@ class ChunkWriter {
     }
     // A UTF-16 unit takes at most three bytes in UTF-8.
     const size = row.length * 3;
-    if (size > this.buffer.length - this.used)
+    if (size > this.buffer.length - this.used) {
       this.startBuffer(Math.max(BUFFER_BYTES, size));
+    }
     // The row is written to the buffer immediately. Strings that are kept until the end of the
     // chunk would move to V8's old generation and use more memory.
     this.used += this.buffer.write(row, this.used);

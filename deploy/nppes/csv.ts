@@ -89,8 +89,9 @@ export class CsvReader implements CsvRecord {
     const rest = this.bytes.subarray(this.nextBegin);
     this.bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
     this.nextBegin = 0;
-    if (!this.hasBegun && startsWithMark(this.bytes))
+    if (!this.hasBegun && startsWithMark(this.bytes)) {
       this.nextBegin = BYTE_ORDER_MARK.length;
+    }
     this.hasBegun = true;
     this.passOn(false, onRecord);
   }

@@ -73,8 +73,9 @@ export async function openRejects(path: string) {
     /** Appends rows. @throws {ImportProblem} if the file cannot be written */
     async append(member: string, rejects: readonly Reject[]): Promise<void> {
       if (rejects.length === 0) return;
-      for (const { line, npi, reason } of rejects)
+      for (const { line, npi, reason } of rejects) {
         text += `${member},${line},${npi ?? ''},${reason}\n`;
+      }
       await orImportProblem(appendFile(path, text), refused);
       text = '';
     },

@@ -144,8 +144,9 @@ function locationParser(header: Header): ParseKnown {
     const place = placeOf(record);
     const [line1 = null, line2 = null, city = null, , postalCode = null, phone = null] =
       place;
-    if (line1 === null && line2 === null && city === null)
+    if (line1 === null && line2 === null && city === null) {
       return { reason: 'address missing' };
+    }
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     return keyed([npi, ...place.slice(0, -1)], [phone, phoneKey, addressKey]);
   };
@@ -177,8 +178,9 @@ function clinicianParser(header: Header): ParseKnown {
   return (npi, record) => {
     const [group = null, name, members = null] = groupOf(record);
     const pacId = group === null ? '' : pacIdOf(group);
-    if (pacId === null)
+    if (pacId === null) {
       return { reason: 'PAC id of the group is not a number of 10 digits' };
+    }
     if (members !== null && !/^[0-9]{1,9}$/.test(members)) {
       return { reason: 'number of members is not a number' };
     }

@@ -216,8 +216,9 @@ async function openZip(path: string): Promise<RawSource> {
       requireSmallDirectory(path, size <= MAX_ENTRY_BYTES);
       const name = nameOf(entry);
       const open = () => unpacked(path, zip, entry);
-      if (/\.csv$/i.test(name))
+      if (/\.csv$/i.test(name)) {
         files.push({ name, path, size: entry.uncompressedSize, open });
+      }
     }
     return { files, close: () => zip.close() };
   } catch (error) {

@@ -85,8 +85,9 @@ interface TemporalChecks {
 }
 
 async function checkTemporal(db: Database, config: Config): Promise<TemporalChecks> {
-  if (!config.temporalEnvironment.TEMPORAL_ADDRESS)
+  if (!config.temporalEnvironment.TEMPORAL_ADDRESS) {
     return { checks: [], notes: [NOT_SET] };
+  }
   // These modules are loaded here and not when the program starts, because loading Temporal's
   // client takes longer than running a command that does not need it.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');

@@ -53,8 +53,9 @@ async function explainRequests(
 /** Returns the entry of the audit log for reading the data unmasked. */
 function readingOf(about: Reference, { chapters }: Evidence) {
   const action = 'explain.reveal';
-  if ('npi' in about)
+  if ('npi' in about) {
     return { action, organizationId: null, subject: about.npi } as const;
+  }
   const organizationId = chapters[0]?.requests[0]?.organizationId ?? null;
   return { action, organizationId, subject: about.requestId } as const;
 }
@@ -228,8 +229,9 @@ function decisionOf(checks: readonly EvidenceCheck[]) {
   const last = checks.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
   if (last === undefined) return { verdict: null, reason: null, decidedBy: null };
   const { kind, verdict, reason } = last;
-  if (kind === 'identity')
+  if (kind === 'identity') {
     return { verdict: 'rejected', reason, decidedBy: 'identity check' };
+  }
   const basis = checks.findLast(
     (check) => check.kind !== 'verdict' && check.verdict === verdict,
   );
@@ -261,8 +263,9 @@ function requestHappenings(request: EvidenceRequest): Happening[] {
 function settlement(request: EvidenceRequest): string {
   const { id, status, reason } = request;
   const price = priceOf(request);
-  if (status === 'completed')
+  if (status === 'completed') {
     return `${id} completed with ${resultOf(request)}; ${price}`;
+  }
   return `${id} ${status}: ${reason ?? 'no reason noted'}; ${price}`;
 }
 
@@ -281,8 +284,9 @@ function resultOf({ email, emailType, emailLastValidatedAt }: EvidenceRequest): 
 function attemptHappenings(attempt: EvidenceAttempt): Happening[] {
   const { vendor, n, state, startedAt, endedAt, waitedMs } = attempt;
   const why = inBrackets(attempt.reason);
-  if (state === 'skip')
+  if (state === 'skip') {
     return [{ at: startedAt, rank: 2, what: `${vendor} not called${why}` }];
+  }
   const attemptNumber = n === 1 ? '' : `, time ${n}`;
   const begin = `${vendor} called${attemptNumber}${afterWait(waitedMs)}`;
   const happenings = [{ at: startedAt, rank: 2, what: begin }];

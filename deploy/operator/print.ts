@@ -81,8 +81,9 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
       cells.push([name, cell]);
       continue;
     }
-    for (const [inner, value] of Object.entries(cell))
+    for (const [inner, value] of Object.entries(cell)) {
       cells.push([`${name} ${inner}`, value]);
+    }
   }
   return cells;
 }
@@ -199,8 +200,9 @@ class Masks {
    */
   mask(name: string, text: string): string {
     if (name === 'email') return this.#email(text);
-    if (name === 'url' || name === 'webhookUrl')
+    if (name === 'url' || name === 'webhookUrl') {
       return `${URL.parse(text)?.origin ?? '***'}/***`;
+    }
     return text;
   }
 

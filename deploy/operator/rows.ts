@@ -155,8 +155,9 @@ export async function identify(
   path: string,
 ): Promise<{ name: string; fingerprint: string }> {
   const status = await orImportProblem(stat(path), cannotOpen(path));
-  if (status.isDirectory())
+  if (status.isDirectory()) {
     throw new ImportProblem(`${path} is a folder; give a csv file`);
+  }
   const hash = createHash('sha256');
   await orImportProblem(pipeline(createReadStream(path), hash), cannotOpen(path));
   return { name: basename(path), fingerprint: hash.digest('hex') };
@@ -397,8 +398,9 @@ function judgeDomain(cell: CellOf): EmployerDomain | string {
   if (text !== '' && domain === null) return 'not_a_domain';
   if (domain !== null && !isEmployerDomain(domain)) return 'not_an_employer';
   const npi = cell('npi');
-  if (npi !== '')
+  if (npi !== '') {
     return hasNpiCheckDigit(npi) ? { key: `npi:${npi}`, domain } : 'invalid_npi';
+  }
   if (cell('pac_id') !== '') {
     const pacId = pacIdOf(cell('pac_id'));
     return pacId ? { key: `pac_id:${pacId}`, domain } : 'invalid_pac_id';

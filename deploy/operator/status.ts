@@ -78,8 +78,9 @@ async function reportStatus(db: Database): Promise<Report> {
     fields({ ...health, apisAlive, workersAlive, ...stats }),
   ];
   for (const [name, rows] of Object.entries(lists)) {
-    if (rows.length > 0)
+    if (rows.length > 0) {
       parts.push(spelled(name, ' ').toUpperCase(), table<object>(rows));
+    }
   }
   return {
     data: { attention, ...health, stats, ...lists },
@@ -131,8 +132,9 @@ interface Health {
 function healthWarnings({ temporal, migrations }: Health): string[] {
   const warnings: string[] = [];
   if (temporal.startsWith('Temporal')) warnings.push(temporal);
-  if (migrations !== 'ready')
+  if (migrations !== 'ready') {
     warnings.push('migrations are missing: run "npm run migrate"');
+  }
   return warnings;
 }
 
@@ -174,8 +176,9 @@ function trouble(
  */
 async function askTemporal(): Promise<string> {
   const { temporalEnvironment } = loadConfig();
-  if (!temporalEnvironment.TEMPORAL_ADDRESS)
+  if (!temporalEnvironment.TEMPORAL_ADDRESS) {
     return 'not checked: TEMPORAL_ADDRESS is not set';
+  }
   // These modules are loaded here and not when the program starts, because loading Temporal's
   // client takes longer than the rest of this command.
   const { temporalTarget } = await import('../temporal/client.ts');

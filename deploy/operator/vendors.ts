@@ -84,8 +84,9 @@ function addForgetCommand(lookups: Command, run: Run): void {
 function requireNpiOrSince(forget: Command): void {
   const { since, until, verdictReason, source, dryRun } = forget.opts<ForgetOptions>();
   const isOfNpi = forget.processedArgs[0] !== undefined;
-  if (isOfNpi === (since !== undefined))
+  if (isOfNpi === (since !== undefined)) {
     forget.error('error: give either an NPI or --since');
+  }
   const others = [until, verdictReason, source, dryRun];
   if (isOfNpi && others.some((option) => option !== undefined)) {
     forget.error(

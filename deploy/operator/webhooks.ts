@@ -230,10 +230,12 @@ function outcomeOf(state: 'blocked' | 'unblocked', isChanged: boolean): string {
  */
 function reachOf(target: string): string | null {
   if (target.includes('/')) return reachOfRange(target);
-  if (isSharedSuffix(target))
+  if (isSharedSuffix(target)) {
     return 'a public suffix: many organizations have names below it';
-  if (registrableDomain(target) === target)
+  }
+  if (registrableDomain(target) === target) {
     return 'a registrable domain with all names below it';
+  }
   return null;
 }
 

@@ -149,8 +149,9 @@ export async function fairnessOf(
           physicalTaskQueueInfo?.internalTaskQueueStatus ?? [],
       )
       .filter(({ draining }) => !draining);
-    if (statuses.some(({ fairMaxReadLevel }) => fairMaxReadLevel !== undefined))
+    if (statuses.some(({ fairMaxReadLevel }) => fairMaxReadLevel !== undefined)) {
       return 'on';
+    }
     if (statuses.some(({ maxReadLevel }) => maxReadLevel !== undefined)) return 'off';
     return 'unknown';
   } catch (error) {

@@ -57,8 +57,9 @@ export const HUNTER_VERIFIER = {
 function judge(body: Field): VerifierStep {
   const data = body.at('data').object();
   const status = data.at('status').requiredText();
-  if (status === 'valid' && data.at('accept_all').flag())
+  if (status === 'valid' && data.at('accept_all').flag()) {
     return answer('catch_all', null);
+  }
   if (status === 'invalid' && data.at('mx_records').value === false) {
     return answer('invalid', 'no_mx');
   }

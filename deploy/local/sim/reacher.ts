@@ -54,8 +54,9 @@ export function mailboxOf(email: string): Mailbox {
   const address = email.toLowerCase();
   const [local = '', domain = ''] = address.split('@');
   if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
-  if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain))
+  if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) {
     return 'unknown';
+  }
   if (ownerOf({ local, domain }, NOBODY_KNOWN) === 'shared') return 'role';
   const magic = MAGIC_MAILBOXES.get(address);
   if (magic) return magic;

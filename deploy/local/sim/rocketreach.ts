@@ -108,8 +108,9 @@ function emailsOf({ workEmail, homeEmail, known }: Finding) {
   const checkedAt = new Date(Date.now() - VALIDATED_AGO_MS).toISOString();
   const checked = { smtp_valid: smtpValid, last_validation_check: checkedAt, grade };
   const emails = [];
-  if (workEmail !== null)
+  if (workEmail !== null) {
     emails.push({ email: workEmail, type: 'professional', ...checked });
+  }
   if (homeEmail !== null) emails.push({ email: homeEmail, type: 'personal', ...checked });
   return emails;
 }
