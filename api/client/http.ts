@@ -1,59 +1,34 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { type Connection, usableApiKey, usableBaseUrl } from './connection.ts';
+import { EnrichmentError, type ErrorCode } from './errors.ts';
 import type { AnyProblem, Invalid } from './types.ts';
-
-/** The address and the key with which to call the API, and how long to retry. */
-export interface Connection {
-  /** Your organization's key or a test key. */
-  readonly apiKey: string;
-  /** Address of the service without `/api/v1`: `https:`, or plain `http:` on this machine. */
-  readonly baseUrl: string;
-  /**
-   * Milliseconds for which a failing call is retried, and for which a batch is polled without a new
-   * result. The default is half an hour.
-   */
-  readonly patienceMs?: number;
-}
-
-/**
- * An error from the API or from this package. `code` is stable. It is either one of the API's codes
- * or one of this package's codes, which README.md lists.
- */
-export class EnrichmentError extends Error {
-  override readonly name = 'EnrichmentError';
-  readonly code: string;
-  /**
-   * The response, or null if the service sent none. When you contact support, quote the
-   * `X-Request-Id` header.
-   */
-  readonly response: Response | null;
-  /** The body of the response, if it is an error body of the API. */
-  readonly problem: AnyProblem | Invalid | null;
-
-  constructor(code: string, message: string, more: Partial<EnrichmentError> = {}) {
-    super(message, { cause: more.cause });
-    this.code = code;
-    this.response = more.response ?? null;
-    this.problem = more.problem ?? null;
-  }
-}
 
 export interface Answer<T> {
   readonly response: Response;
   readonly body: T;
 }
 
-/** Sends a GET, or a POST if there is a body. */
-export type Call = <T>(
-  path: string,
-  headers?: Record<string, string>,
-  body?: object,
-) => Promise<Answer<T>>;
+export interface CallOptions {
+  /** The default is `GET`. */
+  readonly method?: 'POST';
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: object;
+}
+
+/** Calls the API. */
+export type Call = <T>(path: string, options?: CallOptions) => Promise<Answer<T>>;
 
 /**
  * Statuses after which a retry may succeed. Retrying is safe: a GET changes nothing, and a retried
  * submit has the same Idempotency-Key.
  */
 const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
+/** Rejections of a resend that a retry does not change soon. */
+const REJECTED_RESENDS: readonly ErrorCode[] = [
+  'delivery_pending',
+  'resend_limited',
+  'webhooks_suspended',
+];
 /**
  * Time limit of one attempt. It is longer than the 55 seconds for which the service may hold a
  * poll.
@@ -70,38 +45,16 @@ export const PATIENCE_MS = 30 * 60_000;
 /**
  * Returns a function that calls the API with one key. The function stays within the key's rate
  * limit. It retries if the error may be temporary, and never earlier than `Retry-After` says.
- * @param signal aborts every call
  * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`; from a call: the last error
  */
-export function createCaller(
-  { apiKey, baseUrl, patienceMs = PATIENCE_MS }: Connection,
-  signal: AbortSignal,
-): Call {
-  // Checks the key here, because `fetch` would repeat an invalid key in its error message.
-  if (!/^[\x21-\x7e]+$/.test(apiKey)) {
-    throw new EnrichmentError(
-      'api_key_unusable',
-      'The API key is empty or contains other characters than a key. Copy it again.',
-    );
-  }
-  checkBaseUrl(baseUrl);
+export function createCaller(connection: Connection): Call {
+  const { patienceMs = PATIENCE_MS, signal = new AbortController().signal } = connection;
+  const baseUrl = usableBaseUrl(connection.baseUrl);
+  const authorization = `Bearer ${usableApiKey(connection.apiKey)}`;
   const pace = new Pace();
   let hasAnswered = false;
-  return async (path, headers = {}, body) => {
-    const init: RequestInit = {
-      method: 'GET',
-      headers: {
-        authorization: `Bearer ${apiKey}`,
-        'content-type': 'application/json',
-        ...headers,
-      },
-      // A redirect must not send the key to another server.
-      redirect: 'manual',
-    };
-    if (body) {
-      init.method = 'POST';
-      init.body = JSON.stringify(body);
-    }
+  return async (path, options = {}) => {
+    const init = initOf(options, authorization);
     let begun = Date.now();
     for (let tries = 0; ; tries += 1) {
       const sentAt = await pace.turn(signal);
@@ -110,45 +63,45 @@ export function createCaller(
       signal.throwIfAborted();
       hasAnswered ||= answer.response !== null;
       pace.heed(answer.response?.headers, sentAt);
-      if (!(answer instanceof EnrichmentError)) return answer;
+      if (!(answer instanceof EnrichmentError)) {
+        return answer;
+      }
       const pauseMs = pauseAfter(answer, tries);
       // An attempt cannot take this long, so this machine was asleep. The time limit for retries
       // starts again.
       if (Date.now() > sentAt + 2 * ATTEMPT_MS) begun = Date.now();
       const patience = hasAnswered ? patienceMs : Math.min(patienceMs, FIRST_PATIENCE_MS);
-      if (Date.now() + pauseMs > begun + patience) throw answer;
+      if (Date.now() + pauseMs > begun + patience) {
+        throw answer;
+      }
       await sleep(pauseMs, undefined, { signal });
     }
   };
 }
 
-/** Host names of this machine, as a parsed URL contains them. */
-const LOOPBACK = /^(?:localhost|127(?:\.[0-9]+){3}|\[::1\])$/;
-
-/**
- * Checks the address of the service.
- * @throws {EnrichmentError} `base_url_unusable` if it is not a URL, or would send the key
- * unencrypted over a network
- */
-function checkBaseUrl(baseUrl: string): void {
-  const url = URL.parse(baseUrl);
-  const isHttp = url?.protocol === 'http:';
-  if (url?.protocol === 'https:') return;
-  if (isHttp && LOOPBACK.test(url.hostname)) return;
-  const problem = isHttp ? 'would send your API key unencrypted' : 'is not a web address';
-  throw new EnrichmentError(
-    'base_url_unusable',
-    `The address of the service ${problem}. Use one that begins with https://.`,
-  );
+function initOf(options: CallOptions, authorization: string): RequestInit {
+  const { method = 'GET', body } = options;
+  const headers: Record<string, string> = { authorization, ...options.headers };
+  // A redirect must not send the key to another server.
+  const init: RequestInit = { method, headers, redirect: 'manual' };
+  if (body) {
+    headers['content-type'] = 'application/json';
+    init.body = JSON.stringify(body);
+  }
+  return init;
 }
 
 /**
  * Returns the milliseconds to wait before a retry, or infinity if a retry would get the same
  * response. A random time is added so that clients don't all retry at the same moment.
  */
-function pauseAfter({ response }: EnrichmentError, tries: number): number {
-  if (response && !WORTH_REPEATING.includes(response.status))
+function pauseAfter({ code, response }: EnrichmentError, tries: number): number {
+  if (response && !WORTH_REPEATING.includes(response.status)) {
     return Number.POSITIVE_INFINITY;
+  }
+  if (REJECTED_RESENDS.includes(code)) {
+    return Number.POSITIVE_INFINITY;
+  }
   const usualMs = Math.min(LONGEST_PAUSE_MS, 500 * 2 ** tries);
   const retryAfterMs = 1000 * Number(response?.headers.get('retry-after') ?? Number.NaN);
   const pauseMs = Number.isNaN(retryAfterMs) ? usualMs : retryAfterMs;
@@ -176,7 +129,7 @@ async function exchange(
 
 function refusal(response: Response, body: unknown): EnrichmentError {
   const { code, detail } = Object(body) as {
-    code?: string;
+    code?: ErrorCode;
     detail?: string | Invalid['detail'];
   };
   if (code && typeof detail === 'string') {
@@ -184,7 +137,7 @@ function refusal(response: Response, body: unknown): EnrichmentError {
   }
   if (Array.isArray(detail) && detail[0]) {
     const text = detail.map(({ loc, msg }) => `${loc.join('.')}: ${msg}`).join('; ');
-    return new EnrichmentError(detail[0].type, text, {
+    return new EnrichmentError('request_invalid', text, {
       response,
       problem: body as Invalid,
     });

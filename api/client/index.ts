@@ -1,17 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Webhook } from 'standardwebhooks';
-import {
-  type Call,
-  type Connection,
-  createCaller,
-  EnrichmentError,
-  PATIENCE_MS,
-} from './http.ts';
+import { type Connection, usableBaseUrl } from './connection.ts';
+import { EnrichmentError } from './errors.ts';
+import { type Call, createCaller, PATIENCE_MS } from './http.ts';
 import { BATCH, lockState, openState, type State } from './state.ts';
-import type { Accepted, Envelope } from './types.ts';
+import type { Accepted, BulkSubmit, Envelope, WebhookTarget } from './types.ts';
 
-export { EnrichmentError } from './http.ts';
-export type { Envelope } from './types.ts';
+export { EnrichmentClient } from './client.ts';
+export { EnrichmentError, type ErrorCode } from './errors.ts';
+export type * from './types.ts';
 
 /** Credits per email found, by requested type. */
 export const PRICES = { any: 1, professional: 1, personal: 3 } as const;
@@ -45,6 +42,10 @@ export interface Progress extends Totals {
 export interface Options extends Connection {
   /** The requested type of email, `any` by default. */
   readonly type?: keyof typeof PRICES;
+  /** The receiver that also gets the results. */
+  readonly webhook?: WebhookTarget;
+  /** A JSON object that webhooks contain. At most 16 KiB. */
+  readonly customData?: Readonly<Record<string, unknown>>;
   /**
    * Limit on the credits of the run. A batch that could exceed the limit is not submitted. If the
    * run was killed and resumed, the credits used before also count. There is one exception: if the
@@ -58,7 +59,6 @@ export interface Options extends Connection {
    */
   readonly stateFile?: string;
   readonly onProgress?: (progress: Progress) => void;
-  readonly signal?: AbortSignal;
 }
 
 /**
@@ -86,8 +86,10 @@ interface Chunk {
   creditsUsed: number;
 }
 
-interface Run
-  extends Required<Pick<Options, 'type' | 'maxCredits' | 'patienceMs' | 'signal'>> {
+interface Run extends Required<Pick<Options, 'maxCredits' | 'patienceMs' | 'signal'>> {
+  readonly type: keyof typeof PRICES;
+  /** The fields of every submit except its NPIs. */
+  readonly fields: Omit<BulkSubmit, 'npis'>;
   readonly onProgress: Options['onProgress'];
   readonly call: Call;
   readonly state: State;
@@ -134,20 +136,27 @@ export async function enrich(
   options: Options,
 ): Promise<Totals & { readonly results: readonly Result[] }> {
   const wrong = npis.findIndex((npi) => !isNpi(npi));
-  if (wrong !== -1)
+  if (wrong !== -1) {
     throw new EnrichmentError('npi_invalid', `NPI ${wrong + 1} is not 10 digits.`);
+  }
   const { type = 'any', stateFile, maxCredits = Number.POSITIVE_INFINITY } = options;
-  if (Number.isNaN(maxCredits))
+  if (Number.isNaN(maxCredits)) {
     throw new EnrichmentError('max_credits_invalid', 'maxCredits is not a number.');
-  const baseUrl = options.baseUrl.replace(/\/+$/, '');
+  }
+  const baseUrl = usableBaseUrl(options.baseUrl);
   const ending = new AbortController();
   const signal = options.signal
     ? AbortSignal.any([ending.signal, options.signal])
     : ending.signal;
-  const call = createCaller({ ...options, baseUrl }, signal);
+  const call = createCaller({ ...options, signal });
   const asked = [...new Set(npis)];
+  const fields = {
+    enrichment_email_type: type,
+    webhook: options.webhook ?? null,
+    custom_data: options.customData ?? null,
+  };
   await using _lock = await lockState(stateFile);
-  const state = openState(stateFile, baseUrl, type, asked);
+  const state = openState(stateFile, baseUrl, asked, fields);
   const chunks = state.saved.batches.map((batchId, index) => {
     const part = asked.slice(index * BATCH, (index + 1) * BATCH);
     return { index, npis: part, batchId, open: part.length, creditsUsed: 0 };
@@ -155,6 +164,7 @@ export async function enrich(
   const results = new Map<string, Result>();
   const run: Run = {
     type,
+    fields,
     maxCredits,
     patienceMs: options.patienceMs ?? PATIENCE_MS,
     onProgress: options.onProgress,
@@ -247,15 +257,16 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
   if (!chunk.batchId) {
     run.state.note(chunk.index, '');
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
-    const body = { npis: chunk.npis, enrichment_email_type: run.type };
+    const body = { ...run.fields, npis: chunk.npis };
     const answer = await run
-      .call<Accepted>('/api/v1/email/bulk', headers, body)
+      .call<Accepted>('/api/v1/email/bulk', { method: 'POST', headers, body })
       .catch((error) => {
         // The submit was rejected for lack of credits, so this batch does not exist. If an earlier
         // run submitted the same chunk and lost the response, `batchId` is empty, and the batch may
         // exist.
-        if (isShortage(error) && chunk.batchId === null)
+        if (isShortage(error) && chunk.batchId === null) {
           run.state.note(chunk.index, null);
+        }
         throw error;
       });
     chunk.batchId = answer.body.batch_id;
@@ -288,10 +299,9 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
 async function look(run: Run, chunk: Chunk, prefer?: string): Promise<Response> {
   const { call, results, onProgress } = run;
   const headers: Record<string, string> = prefer ? { prefer } : {};
-  const { body, response } = await call<Envelope>(
-    `/api/v1/batch/${chunk.batchId}`,
+  const { body, response } = await call<Envelope>(`/api/v1/batch/${chunk.batchId}`, {
     headers,
-  );
+  });
   const isFinal = (item: Envelope['data'][number]): item is Result =>
     item.status !== 'accepted' && item.status !== 'in-progress';
   const news = body.data.filter(isFinal).filter(({ npi }) => !results.has(npi));

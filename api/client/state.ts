@@ -1,7 +1,8 @@
-import { createHash, randomUUID } from 'node:crypto';
+import { hash, randomUUID } from 'node:crypto';
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
-import { EnrichmentError } from './http.ts';
+import { EnrichmentError } from './errors.ts';
+import type { BulkSubmit } from './types.ts';
 
 /**
  * The content of the state file, from which a killed run resumes. It contains neither the API key
@@ -11,7 +12,9 @@ interface Saved {
   readonly format: 1;
   readonly url: string;
   readonly type: string;
-  /** SHA-256 of the NPIs in the order in which they are split into chunks. */
+  /** SHA-256 of the webhook, of the custom data, and of the NPIs in their order. */
+  readonly webhook: string;
+  readonly customData: string;
   readonly npis: string;
   /**
    * Random id of the run. The Idempotency-Key of chunk N is this id, a hyphen, and N. The id is
@@ -47,21 +50,22 @@ const REPLAY_MS = 30 * 86_400_000;
 export function openState(
   file: string | undefined,
   url: string,
-  type: string,
   npis: readonly string[],
+  fields: Required<Omit<BulkSubmit, 'npis'>>,
 ) {
-  const hash = createHash('sha256').update(npis.join('\n')).digest('hex');
   const fresh: Saved = {
     format: 1,
     url,
-    type,
-    npis: hash,
+    type: fields.enrichment_email_type ?? 'any',
+    webhook: digest(fields.webhook),
+    customData: digest(fields.custom_data),
+    npis: digest(npis),
     run: randomUUID(),
     began: new Date().toISOString(),
     batches: Array<null>(Math.ceil(npis.length / BATCH)).fill(null),
   };
   const saved = (file && read(file)) || fresh;
-  const changed = (['url', 'type', 'npis'] as const).filter(
+  const changed = (['url', 'type', 'webhook', 'customData', 'npis'] as const).filter(
     (name) => saved[name] !== fresh[name],
   );
   if (changed.length > 0) {
@@ -88,12 +92,18 @@ export function openState(
   return { saved, save, note };
 }
 
+function digest(value: unknown): string {
+  return hash('sha256', JSON.stringify(value));
+}
+
 function read(file: string): Saved | null {
   try {
     const saved = JSON.parse(readFileSync(file, 'utf8')) as Saved;
     if (saved.format === 1) return saved;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') {
+      return null;
+    }
     if (!(error instanceof SyntaxError)) throw error;
   }
   throw new EnrichmentError(
@@ -110,7 +120,9 @@ function read(file: string): Saved | null {
  * @throws {EnrichmentError} `state_locked`
  */
 export async function lockState(file: string | undefined): Promise<AsyncDisposable> {
-  if (!file) return { [Symbol.asyncDispose]: async () => {} };
+  if (!file) {
+    return { [Symbol.asyncDispose]: async () => {} };
+  }
   const { DatabaseSync } = await import('node:sqlite');
   const lock = new DatabaseSync(`${file}.lock`);
   try {

@@ -43,7 +43,9 @@ function member(object: unknown, name: string): JsonObject {
 
 function plain(value: unknown): JsonObject {
   const object = (value ?? {}) as JsonObject;
-  if (typeof object.$ref === 'string') return referenced(object.$ref);
+  if (typeof object.$ref === 'string') {
+    return referenced(object.$ref);
+  }
   const choices = (object.anyOf ?? []) as JsonObject[];
   const one = choices.find(({ type }) => type !== 'null');
   return one && !object.type ? { ...plain(one), isNullable: true } : object;
@@ -94,7 +96,9 @@ function typeOf(field: JsonObject): string {
 
 function typeNameOf({ type, enum: values, const: only }: JsonObject): string {
   if (only !== undefined) return `\`${only}\``;
-  if (Array.isArray(values)) return values.map((word) => `\`${word}\``).join(', ');
+  if (Array.isArray(values)) {
+    return values.map((word) => `\`${word}\``).join(', ');
+  }
   return [type].flat().join(' or ');
 }
 

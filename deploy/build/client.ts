@@ -38,8 +38,9 @@ try {
   });
   const tsc = join(ROOT, 'node_modules', '.bin', 'tsc');
   await run(tsc, ['--project', CLIENT, '--outDir', dist]);
-  for (const [name, source] of Object.entries(COPIES))
+  for (const [name, source] of Object.entries(COPIES)) {
     await copyFile(source, join(folder, name));
+  }
   const options = ['--silent', '--pack-destination', folder];
   const { stdout } = await run('npm', ['pack', folder, ...options]);
   // The API, or another build, may read or write the package at this moment.

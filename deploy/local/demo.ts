@@ -1,7 +1,7 @@
-import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { createCaller, EnrichmentError } from '../../api/client/http.ts';
-import type { Accepted, Credits, Envelope } from '../../api/client/types.ts';
+import { EnrichmentClient } from '../../api/client/client.ts';
+import { EnrichmentError } from '../../api/client/errors.ts';
+import type { Envelope } from '../../api/client/types.ts';
 import { OperatorProblem } from '../../db/errors.ts';
 import { table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
@@ -47,19 +47,32 @@ export async function demonstrate(
   say: (line: string) => void,
   signal: AbortSignal,
 ): Promise<string> {
-  const call = createCall(facts, signal);
-  const before = await call<Credits>('/api/v1/credits');
+  const connection = { apiKey: facts.api_key, baseUrl: facts.base_url, signal };
+  try {
+    return await submitAndFollow(new EnrichmentClient(connection), facts, say);
+  } catch (error) {
+    if (!(error instanceof EnrichmentError)) throw error;
+    throw new OperatorProblem(`The demonstration failed: ${error.message}`);
+  }
+}
+
+async function submitAndFollow(
+  client: EnrichmentClient,
+  facts: StackFacts,
+  say: (line: string) => void,
+): Promise<string> {
+  const before = await client.getCredits();
   say(
     `\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`,
   );
-  const { batch_id: batchId } = await call<Accepted>('/api/v1/email/bulk', {
+  const { batch_id: batchId } = await client.submitBulk({
     npis: NPIS,
     webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
     custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
   });
-  const envelope = await follow(call, batchId, say);
-  const rows = await readRows(call, envelope);
-  const after = await call<Credits>('/api/v1/credits');
+  const envelope = await follow(client, batchId, say);
+  const rows = await readRows(client, envelope);
+  const after = await client.getCredits();
   say(`\n${table(rows)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
@@ -71,36 +84,18 @@ export async function demonstrate(
   return batchId;
 }
 
-/** Calls the API. The request is a POST if there is a body, and otherwise a GET. */
-type Call = <T>(path: string, body?: object) => Promise<T>;
-
-function createCall(facts: StackFacts, signal: AbortSignal): Call {
-  const caller = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
-  return async <T>(path: string, body?: object): Promise<T> => {
-    try {
-      // With an Idempotency-Key, the client can safely submit a batch again if it got no response.
-      const headers = body ? { 'idempotency-key': randomUUID() } : undefined;
-      const response = await caller<T>(path, headers, body);
-      return response.body;
-    } catch (error) {
-      if (!(error instanceof EnrichmentError)) throw error;
-      throw new OperatorProblem(`The demonstration failed at ${path}: ${error.message}`);
-    }
-  };
-}
-
 /**
  * Polls the batch once per second, which the rate limit allows. Prints the progress when it
  * changes. Returns when all requests are final and all webhooks have succeeded or failed.
  */
 async function follow(
-  call: Call,
+  client: EnrichmentClient,
   batchId: string,
   say: (line: string) => void,
 ): Promise<Envelope> {
   let printed = '';
   for (;;) {
-    const envelope = await call<Envelope>(`/api/v1/batch/${batchId}`);
+    const envelope = await client.getBatch(batchId);
     const { batch, webhook } = envelope;
     const webhooks = webhook?.status ?? 'none';
     const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhooks}`;
@@ -112,10 +107,10 @@ async function follow(
 }
 
 /** Returns a row of the printed table for each result. */
-async function readRows(call: Call, { data }: Envelope) {
+async function readRows(client: EnrichmentClient, { data }: Envelope) {
   const rows = [];
   for (const result of data) {
-    const { usage, webhook } = await call<Envelope>(`/api/v1/email/${result.request_id}`);
+    const { usage, webhook } = await client.getRequest(result.request_id);
     rows.push({
       npi: result.npi,
       status: result.status,

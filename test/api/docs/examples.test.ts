@@ -95,6 +95,7 @@ for (const [file, prints] of [
     'enrich.mts',
     /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/,
   ],
+  ['operations.mts', /^completed \S+@\S+\n(\w+ \d+\n)*charge 1\n/],
 ] as const) {
   test(`the program ${file} from the documentation works when pasted`, async (t) => {
     await writeFile(join(folder, file), program(file));

@@ -1,0 +1,171 @@
+import { randomUUID } from 'node:crypto';
+import type { Connection } from './connection.ts';
+import { type Call, createCaller } from './http.ts';
+import type {
+  Accepted,
+  Batch,
+  BatchStatus,
+  BulkSubmit,
+  Credits,
+  Delivery,
+  Envelope,
+  LedgerEntry,
+  SingleSubmit,
+  TestOutcome,
+} from './types.ts';
+
+export interface SubmitOptions {
+  /**
+   * The Idempotency-Key. The default is a random one, with which the client safely retries. Pass
+   * your own if your program may repeat the submit after a crash.
+   */
+  readonly idempotencyKey?: string;
+  /** With a test key, the outcome of every NPI. */
+  readonly testOutcome?: TestOutcome;
+}
+
+export interface PollOptions {
+  /** Seconds for which the service may hold the response until all is final, at most 55. */
+  readonly waitSeconds?: number;
+}
+
+export interface BatchFilter {
+  readonly status?: BatchStatus;
+  /** Only batches submitted at this time or later. */
+  readonly since?: Date;
+  /** Only batches submitted before this time. */
+  readonly until?: Date;
+  readonly npi?: string;
+}
+
+/** One page of a list. */
+type Page<Name extends string, Item> = Readonly<Record<Name, readonly Item[]>> & {
+  readonly next_cursor: string | null;
+};
+
+/**
+ * The operations of the API. Bodies are those of the API (`/docs/reference`). Each call stays
+ * within the rate limit and is retried if the error may be temporary. Lists are read page by page
+ * while you iterate over them.
+ */
+export class EnrichmentClient {
+  readonly #call: Call;
+
+  /** @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable` */
+  constructor(connection: Connection) {
+    this.#call = createCaller(connection);
+  }
+
+  /** Submits one NPI. */
+  async submitSingle(body: SingleSubmit, options?: SubmitOptions): Promise<Accepted> {
+    return await this.#submit('/api/v1/email', body, options);
+  }
+
+  /** Submits 1 to 60 NPIs as one batch. */
+  async submitBulk(body: BulkSubmit, options?: SubmitOptions): Promise<Accepted> {
+    return await this.#submit('/api/v1/email/bulk', body, options);
+  }
+
+  /** Returns the result of one request. */
+  async getRequest(requestId: string, options?: PollOptions): Promise<Envelope> {
+    return await this.#poll(`/api/v1/email/${encodeURIComponent(requestId)}`, options);
+  }
+
+  /** Returns the results of a batch. */
+  async getBatch(batchId: string, options?: PollOptions): Promise<Envelope> {
+    return await this.#poll(pathOf(batchId), options);
+  }
+
+  /** Returns the organization's batches, newest first. */
+  getBatches(filter: BatchFilter = {}): AsyncGenerator<Batch> {
+    const { since, until, ...others } = filter;
+    const query = new URLSearchParams(others);
+    if (since) query.set('since', since.toISOString());
+    if (until) query.set('until', until.toISOString());
+    return this.#list('/api/v1/batches', 'batches', query);
+  }
+
+  /** Returns the webhook deliveries of a batch, each with its newest attempts. */
+  getDeliveries(batchId: string): AsyncGenerator<Delivery> {
+    return this.#list(`${pathOf(batchId)}/deliveries`, 'deliveries');
+  }
+
+  /**
+   * Returns a webhook delivery with up to 50 attempts.
+   * @param before only attempts with a lower `n`. The default is the newest attempts
+   */
+  async getDelivery(
+    batchId: string,
+    deliveryId: string,
+    before?: number,
+  ): Promise<Delivery> {
+    const path = deliveryPath(batchId, deliveryId);
+    const { body } = await this.#call<Delivery>(
+      before === undefined ? path : `${path}?before=${before}`,
+    );
+    return body;
+  }
+
+  /**
+   * Sends a webhook delivery again.
+   * @throws {EnrichmentError} `delivery_pending` if it is being sent, also by a call of yours whose
+   * response was lost; `resend_limited`, `webhooks_suspended`
+   */
+  async resendDelivery(batchId: string, deliveryId: string): Promise<Delivery> {
+    const path = `${deliveryPath(batchId, deliveryId)}/resend`;
+    const { body } = await this.#call<Delivery>(path, { method: 'POST' });
+    return body;
+  }
+
+  /** Returns the organization's credits. */
+  async getCredits(): Promise<Credits> {
+    const { body } = await this.#call<Credits>('/api/v1/credits');
+    return body;
+  }
+
+  /** Returns every movement of credits, newest first. */
+  getLedger(): AsyncGenerator<LedgerEntry> {
+    return this.#list('/api/v1/credits/ledger', 'entries');
+  }
+
+  async #submit(
+    path: string,
+    submit: SingleSubmit | BulkSubmit,
+    { idempotencyKey = randomUUID(), testOutcome }: SubmitOptions = {},
+  ): Promise<Accepted> {
+    const headers: Record<string, string> = { 'idempotency-key': idempotencyKey };
+    if (testOutcome) headers['test-outcome'] = testOutcome;
+    const options = { method: 'POST', headers, body: submit } as const;
+    const { body } = await this.#call<Accepted>(path, options);
+    return body;
+  }
+
+  async #poll(path: string, { waitSeconds }: PollOptions = {}): Promise<Envelope> {
+    const headers: Record<string, string> = {};
+    if (waitSeconds) headers.prefer = `wait=${waitSeconds}`;
+    const { body } = await this.#call<Envelope>(path, { headers });
+    return body;
+  }
+
+  async *#list<Name extends string, Item>(
+    path: string,
+    name: Name,
+    query = new URLSearchParams(),
+  ): AsyncGenerator<Item> {
+    query.set('limit', '100');
+    for (;;) {
+      const { body } = await this.#call<Page<Name, Item>>(`${path}?${query}`);
+      yield* body[name];
+      if (body.next_cursor === null) return;
+      query.set('cursor', body.next_cursor);
+    }
+  }
+}
+
+function pathOf(batchId: string): string {
+  return `/api/v1/batch/${encodeURIComponent(batchId)}`;
+}
+
+function deliveryPath(batchId: string, deliveryId: string): string {
+  return `${pathOf(batchId)}/deliveries/${encodeURIComponent(deliveryId)}`;
+}
