@@ -223,7 +223,7 @@ test('only deploy/config/config.ts and the client command read the environment',
     /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
   );
   t.deepEqual(readers.filter(outside('test/')).sort(), [
-    'api/client/command.ts',
+    'api/client/arguments.ts',
     'deploy/config/config.ts',
   ]);
 });

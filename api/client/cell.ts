@@ -18,7 +18,9 @@ export function readNpi(cell: string): Reading {
   const text = plain(cell);
   const [, whole] = WHOLE.exec(text) ?? [];
   const npi = whole?.replace(/\D/g, '') ?? expanded(text);
-  if (!npi) return { npi: null, problem: problemOf(text) };
+  if (!npi) {
+    return { npi: null, problem: problemOf(text) };
+  }
   if (hasCheckDigit(npi)) return { npi, problem: '' };
   return {
     npi: null,
@@ -46,19 +48,27 @@ function plain(cell: string): string {
 function expanded(text: string): string | null {
   const [, first = '', decimals = '', exponent] = SCIENTIFIC.exec(text) ?? [];
   const significant = decimals.replace(/0+$/, '');
-  if (exponent !== '9' || decimals.length < 8 || significant.length > 9) return null;
+  if (exponent !== '9' || decimals.length < 8 || significant.length > 9) {
+    return null;
+  }
   return `${first}${significant.padEnd(9, '0')}`;
 }
 
 function problemOf(text: string): string {
   if (text === '') return 'no NPI';
   if (SCIENTIFIC.test(text)) return SHORTENED;
-  if (/^\d+$/.test(text)) return `has ${text.length} instead of 10 digits`;
-  if (/^\d+[.,]\d+$/.test(text)) return 'is not a whole number';
-  if (/\d{10}\D+\d{10}/.test(text))
+  if (/^\d+$/.test(text)) {
+    return `has ${text.length} instead of 10 digits`;
+  }
+  if (/^\d+[.,]\d+$/.test(text)) {
+    return 'is not a whole number';
+  }
+  if (/\d{10}\D+\d{10}/.test(text)) {
     return 'has several numbers. Put each NPI into its own row';
-  if (/^[=#]/.test(text))
+  }
+  if (/^[=#]/.test(text)) {
     return 'is a formula, or the error of one. Replace it with its value';
+  }
   return 'is not a number of 10 digits';
 }
 

@@ -34,9 +34,13 @@ export function findColumn(
     return { index: only(file, names, found, `"${wanted}"`), isGuess: false };
   }
   const [index, ...more] = named('npi');
-  if (index !== undefined && more.length === 0) return { index, isGuess: false };
+  if (index !== undefined && more.length === 0) {
+    return { index, isGuess: false };
+  }
   const hinted = all.filter((at) => /npi|national ?provider ?id/.test(simple(names[at])));
-  if (hinted.length === 1) return { index: only(file, names, hinted), isGuess: true };
+  if (hinted.length === 1) {
+    return { index: only(file, names, hinted), isGuess: true };
+  }
   const sample = rows.slice(0, SAMPLE);
   const some = hinted.length > 0 ? hinted : all;
   const found = some.filter((at) => hasMostlyNpis(sample, at));

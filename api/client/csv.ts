@@ -67,7 +67,9 @@ function parseRows(file: string, text: string, delimiter: string): readonly Row[
   const swallowed = relaxed.rows.find(({ cells }) =>
     cells.some((cell) => /^".*[\r\n]/s.test(cell)),
   );
-  if (!swallowed && !relaxed.isBroken) return relaxed.rows;
+  if (!swallowed && !relaxed.isBroken) {
+    return relaxed.rows;
+  }
   const line = swallowed?.line ?? relaxed.nextLine;
   throw new UsageError(
     `${file} has a quote (") in the row of line ${line} that is not closed. Close or remove it.`,

@@ -51,8 +51,12 @@ export function decode(file: string, bytes: Buffer): Text {
  */
 function encodingOf(bytes: Buffer): Text['encoding'] {
   const [first, second] = bytes;
-  if (first === 0xff && second === 0xfe) return 'utf-16le';
-  if (first === 0xfe && second === 0xff) return 'utf-16be';
+  if (first === 0xff && second === 0xfe) {
+    return 'utf-16le';
+  }
+  if (first === 0xfe && second === 0xff) {
+    return 'utf-16be';
+  }
   if (first !== 0 && second === 0) return 'utf-16le';
   if (first === 0 && second !== 0) return 'utf-16be';
   return isUtf8(bytes) ? 'utf-8' : 'windows-1252';

@@ -1,21 +1,22 @@
-import { execFile, spawn } from 'node:child_process';
+import { execFile } from 'node:child_process';
 import { readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import test, { type ExecutionContext } from 'ava';
-import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
+import test from 'ava';
 import { grantCredits } from '../../../db/accounts/credits.ts';
 import {
-  emailOf,
-  installClient,
-  type Passed,
-  startGateway,
-  work,
-} from '../../support/customer.ts';
-import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
-import { type Ended, endWithThisProcess } from '../../support/programs.ts';
-import { type ApiClient, startApi } from '../../support/stack.ts';
+  csvOf,
+  ENRICH,
+  emailsOf,
+  folderWith,
+  installCommand,
+  resultOf,
+  validNpisFrom,
+} from '../../support/command.ts';
+import { emailOf, type Passed, startGateway, work } from '../../support/customer.ts';
+import { fresh, freshDatabase } from '../../support/database.ts';
+import { startApi } from '../../support/stack.ts';
 
 // The published client: packed, installed into an empty folder, and run there as a program.
 
@@ -23,73 +24,12 @@ const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
 const { url: databaseUrl, sql } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
-const folder = temporaryFolder(test.after.always);
-const installed = fresh(test, async () => {
-  await installClient(folder, api.baseUrl);
-  return { folder, command: join(folder, 'node_modules/.bin/npi-email-enrichment') };
-});
-
-interface Setting {
-  readonly client: ApiClient;
-  readonly url?: string;
-  /** Receives a function that ends the process. */
-  readonly onStart?: (kill: (signal: NodeJS.Signals) => void) => void;
-}
-
-/** Runs the command in a folder, with the key and the address in the environment. */
-function run(folder: string, args: readonly string[], setting?: Setting): Promise<Ended> {
-  const { client, url = api.baseUrl, onStart } = setting ?? {};
-  const child = spawn(process.execPath, [installed.command, ...args], {
-    cwd: folder,
-    env: client ? { NPI_EMAIL_API_KEY: client.apiKey, NPI_EMAIL_URL: url } : {},
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  endWithThisProcess(child);
-  onStart?.((signal) => child.kill(signal));
-  let [stdout, stderr] = ['', ''];
-  child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
-  child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
-  return new Promise((resolve) =>
-    child.once('close', (code) => resolve({ code, stdout, stderr })),
-  );
-}
-
-async function folderWith(t: ExecutionContext, text: string | Buffer): Promise<string> {
-  const folder = temporaryFolder(t.teardown);
-  await writeFile(join(folder, 'contacts.csv'), text);
-  return folder;
-}
-
-/** Returns NPIs with correct check digits. They are even and odd by turns. */
-function npisFrom(first: number, count: number): string[] {
-  const npis: string[] = [];
-  for (let n = 10 * (300_000_000 + first); npis.length < count; n += 1) {
-    const isNext = n % 2 === npis.length % 2;
-    if (isNext && hasNpiCheckDigit(String(n))) npis.push(String(n));
-  }
-  return npis;
-}
-
-function csvOf(npis: readonly string[]): string {
-  return ['name,npi', ...npis.map((npi, index) => `Dr. ${index},${npi}`)].join('\n');
-}
-
-function resultOf(folder: string): Promise<string> {
-  return readFile(join(folder, 'result.csv'), 'utf8');
-}
-
-/** Returns the emails of a result file, one per NPI. */
-async function emailsOf(folder: string): Promise<string[]> {
-  const [, ...lines] = (await resultOf(folder)).trimEnd().split('\n');
-  return lines.map((line) => line.split(',')[2] ?? '');
-}
-
-const ENRICH = ['enrich', 'contacts.csv', '--out', 'result.csv'];
+const { project, run } = installCommand(test, api);
 
 test('the result file has the rows, columns, and format of the input, plus results', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
-  const [found = '', unknown = ''] = npisFrom(0, 2);
+  const [found = '', unknown = ''] = validNpisFrom(0, 2);
   const lines = [
     '"Name; title";\u00dcber; NPI ;enriched_email;phone',
     `"Smith; ""Jo"", MD";=1+1; ${found} ;old@example.com;+1 555`,
@@ -138,7 +78,7 @@ test('the result file has the rows, columns, and format of the input, plus resul
 
 test('an address that a spreadsheet would run as a formula is escaped in the result', async (t) => {
   const client = await api.organization(100);
-  const [npi = ''] = npisFrom(100, 1);
+  const [npi = ''] = validNpisFrom(100, 1);
   await sql`insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
     values (${npi}, '=cmd@practice.example', 'professional', now(), 'test', 'valid', 'imported')`;
   const folder = await folderWith(t, csvOf([npi]));
@@ -149,7 +89,7 @@ test('an address that a spreadsheet would run as a formula is escaped in the res
 test('with --dry-run, the client sends no request and prints the maximum cost', async (t) => {
   const folder = await folderWith(
     t,
-    csvOf([...npisFrom(0, 3), ...npisFrom(0, 2), 'none']),
+    csvOf([...validNpisFrom(0, 3), ...validNpisFrom(0, 2), 'none']),
   );
   const { code, stdout } = await run(folder, [
     'enrich',
@@ -168,10 +108,10 @@ test('with --dry-run, the client sends no request and prints the maximum cost', 
 test('with wrong options, the client exits with 2 and sends no request', async (t) => {
   const client = await api.organization(100);
   const { url, passed } = await startGateway(t, api.baseUrl);
-  const folder = await folderWith(t, csvOf(npisFrom(0, 1)));
+  const folder = await folderWith(t, csvOf(validNpisFrom(0, 1)));
   const cases: readonly [readonly string[], RegExp][] = [
     [[], /Name one file: enrich FILE/],
-    [['enrich', 'contacts.csv'], /Name another file with --out/],
+    [['enrich', 'contacts.csv'], /Name a file for the result with --out/],
     [
       ['enrich', 'contacts.csv', '--out', './contacts.csv'],
       /Name another file with --out/,
@@ -192,12 +132,15 @@ test('with wrong options, the client exits with 2 and sends no request', async (
   t.is(help.code, 0);
   for (const option of [
     '--out',
+    '--force',
     '--column',
     '--type',
     '--max-credits',
     '--dry-run',
+    '--json',
     '--url',
     '--key-file',
+    '--version',
   ]) {
     t.true(help.stdout.includes(option));
   }
@@ -205,7 +148,7 @@ test('with wrong options, the client exits with 2 and sends no request', async (
 
 test('a run of 500 NPIs that is killed twice is charged once and never rate-limited', async (t) => {
   const client = await api.organization(1000, 100);
-  const npis = npisFrom(10_000, 500);
+  const npis = validNpisFrom(10_000, 500);
   const folder = await folderWith(t, csvOf(npis));
   work(t, api, client.organizationId);
   let kill = (_signal: NodeJS.Signals) => {};
@@ -256,7 +199,7 @@ test('a run of 500 NPIs that is killed twice is charged once and never rate-limi
 test('only the user can read the result file, even if a killed run left a part of it', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
-  const folder = await folderWith(t, csvOf(npisFrom(50_000, 1)));
+  const folder = await folderWith(t, csvOf(validNpisFrom(50_000, 1)));
   await writeFile(join(folder, 'result.csv.new'), 'a part', { mode: 0o644 });
   t.is((await run(folder, ENRICH, { client })).code, 0);
   t.is((await stat(join(folder, 'result.csv'))).mode & 0o777, 0o600);
@@ -264,7 +207,7 @@ test('only the user can read the result file, even if a killed run left a part o
 
 test('with the http URL of a remote host, the client exits with 2 and sends nothing', async (t) => {
   const client = await api.organization(100);
-  const folder = await folderWith(t, csvOf(npisFrom(50_010, 1)));
+  const folder = await folderWith(t, csvOf(validNpisFrom(50_010, 1)));
   const { code, stdout, stderr } = await run(folder, ENRICH, {
     client,
     url: 'http://api.example.com',
@@ -278,7 +221,7 @@ test('with the http URL of a remote host, the client exits with 2 and sends noth
 
 test('after Ctrl+C, the client exits with 130, leaves its state file, and can continue', async (t) => {
   const client = await api.organization(100);
-  const folder = await folderWith(t, csvOf(npisFrom(20_000, 2)));
+  const folder = await folderWith(t, csvOf(validNpisFrom(20_000, 2)));
   let kill = (_signal: NodeJS.Signals) => {};
   const onStart = (end: typeof kill) => {
     kill = end;
@@ -299,7 +242,7 @@ test('after Ctrl+C, the client exits with 130, leaves its state file, and can co
 
 test('without enough credits, the client exits with 3, keeps results, and can continue', async (t) => {
   const client = await api.organization(70);
-  const npis = npisFrom(30_000, 120);
+  const npis = validNpisFrom(30_000, 120);
   const folder = await folderWith(t, csvOf(npis));
   work(t, api, client.organizationId);
   const short = await run(folder, ENRICH, { client });
@@ -310,7 +253,7 @@ test('without enough credits, the client exits with 3, keeps results, and can co
   );
   const emails = npis.map((npi) => emailOf(npi) ?? '');
   t.is((await emailsOf(folder)).filter((email) => email !== '').length, 30);
-  t.is((await resultOf(folder)).match(/,not_asked,not looked up yet\n/g)?.length, 60);
+  t.is((await resultOf(folder)).match(/,not_asked,not enough credits\n/g)?.length, 60);
   t.is((await run(folder, [...ENRICH, '--max-credits', '89'], { client })).code, 3);
   await grantCredits(
     api.db,
@@ -325,7 +268,7 @@ test('without enough credits, the client exits with 3, keeps results, and can co
 
 test('on an error the client exits with 1 and prints the request id, but not the key', async (t) => {
   const client = await api.organization(100);
-  const folder = await folderWith(t, csvOf(npisFrom(40_000, 1)));
+  const folder = await folderWith(t, csvOf(validNpisFrom(40_000, 1)));
   await writeFile(join(folder, 'key.txt'), `${client.apiKey}x\n`);
   const args = [...ENRICH, '--key-file', 'key.txt', '--url', api.baseUrl];
   const refused = await run(folder, args);
@@ -354,7 +297,7 @@ test("the example in the client's README compiles as TypeScript and runs", async
   const [example = ''] = [...page.matchAll(/^```ts\n(.*?)^```$/gms)].map(
     ([, block = '']) => block,
   );
-  await writeFile(join(installed.folder, 'example.mts'), example);
+  await writeFile(join(project, 'example.mts'), example);
   const strict = [
     '--noEmit',
     '--strict',
@@ -370,13 +313,13 @@ test("the example in the client's README compiles as TypeScript and runs", async
     join(BIN, 'tsc'),
     [...strict, ...roots, 'example.mts'],
     {
-      cwd: installed.folder,
+      cwd: project,
     },
   );
   await t.notThrowsAsync(compiled);
   const env = { NPI_EMAIL_API_KEY: client.apiKey, NPI_EMAIL_URL: api.baseUrl };
   const { stdout } = await promisify(execFile)(process.execPath, ['example.mts'], {
-    cwd: installed.folder,
+    cwd: project,
     env,
   });
   t.is(
