@@ -7,6 +7,7 @@ import { run } from '../deploy/local/processes.ts';
 import { temporaryFolder } from './support/database.ts';
 import { program } from './support/documented/examples.ts';
 import { runCheck, step } from './support/long-check.ts';
+import { installPackage } from './support/python.ts';
 import { startServers } from './support/servers.ts';
 import { openapi } from './support/site.ts';
 import { type Stack, startStack } from './support/stack.ts';
@@ -14,8 +15,8 @@ import { TOOLS } from './support/tools.ts';
 
 /**
  * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from
- * it, and the programs in `test/clients/` are compiled with these clients and use them against the
- * whole service. The run ends at the first warning, with the output of the tool.
+ * it, and the programs in `test/clients/` are compiled with these clients and our Python package, and
+ * use them against the whole service. The run ends at the first warning, with the output of the tool.
  */
 const FOLDER = fileURLToPath(new URL('./clients/', import.meta.url));
 /** Turns off update checks and telemetry of the tools. */
@@ -26,8 +27,9 @@ const QUIET = {
   REDOCLY_SUPPRESS_UPDATE_NOTICE: 'true',
 };
 const PYTHON_CLIENTS = 'generated/python';
-/** The program of the page in `api/docs/` for users of Python. */
+/** The programs that use our Python package, and the first of them from a page in `api/docs/`. */
 const DOCUMENTED = 'enrich.py';
+const OF_PACKAGE = [DOCUMENTED, 'by_package.py', 'package_types.py'];
 
 /** The programs that use a client, and the commands that make these clients. */
 const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
@@ -42,7 +44,7 @@ const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
   ],
   [
     'by_openapi_generator.py',
-    `java -jar openapi-generator.jar generate -i openapi.json -g python -o ${PYTHON_CLIENTS} --package-name npi_email_enrichment`,
+    `java -jar openapi-generator.jar generate -i openapi.json -g python -o ${PYTHON_CLIENTS} --package-name enrichment_api`,
   ],
   [
     'by-openapi-generator.ts',
@@ -70,7 +72,7 @@ await runCheck(async (started) => {
   const clients = CLIENTS.filter(
     ([, generator]) => !missing.includes(generator.split(' ')[0] ?? ''),
   );
-  const programs = [...clients.map(([program]) => program), DOCUMENTED];
+  const programs = [...clients.map(([program]) => program), ...OF_PACKAGE];
   const leftOut = CLIENTS.map(([program]) => program).filter(
     (program) => !programs.includes(program),
   );
@@ -105,19 +107,23 @@ await runCheck(async (started) => {
   await type('spectral lint openapi.json --ruleset spectral.yaml --fail-severity hint');
   for (const [, generator] of clients) await type(generator);
   await type('tsc --project .');
-  const scripts = programs.filter((program) => program.endsWith('.py')).join(' ');
-  await type(`python -m mypy --strict --follow-imports silent ${scripts}`, {
-    MYPYPATH: PYTHON_CLIENTS,
-  });
 
   started.defer(await startServers());
   const stack = await startStack();
   started.defer(stack.stop);
+  await step('our package for Python', () =>
+    installPackage(python, stack.baseUrl, folder),
+  );
+  await type('python -m mypy --strict --package npi_email_enrichment');
+  const scripts = programs.filter((program) => program.endsWith('.py')).join(' ');
+  await type(`python -m mypy --strict --follow-imports silent ${scripts}`, {
+    MYPYPATH: PYTHON_CLIENTS,
+  });
   for (const one of programs) {
     const access = await accessTo(stack);
     await type(commandOf(one), { ...access, PYTHONPATH: PYTHON_CLIENTS });
   }
-  console.log(`${clients.length} generated clients work`);
+  console.log(`${clients.length} generated clients and our Python package work`);
 });
 
 /** Returns the command that runs a program. */

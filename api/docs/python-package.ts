@@ -10,56 +10,69 @@ import { publishedFile } from '../routes/service.ts';
 // packed when the process starts, because that needs no Python and only milliseconds.
 // https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 
-const FOLDER = new URL('../python/', import.meta.url);
 const MODULES = 'npi_email_enrichment';
+const TAGS = 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n';
+/**
+ * With these options, equal files become equal bytes on every machine. Compressed bytes would depend
+ * on the version of zlib, and another form of the time on the time zone.
+ */
+const OPTIONS = {
+  mtime: new Date(2026, 0, 1),
+  forceDosTimestamp: true,
+  compress: false,
+};
 
-const wheel = await pack();
+const metadata = read('python/METADATA');
+const [, version] = /^Version: (.+)$/m.exec(metadata.toString()) ?? [];
+const release = `${MODULES}-${version}`;
+const wheel = await zip(contents());
 
 /** Returns the route that serves the Python package. pip needs its version in the file name. */
 export function pythonPackage(): ServerRoute {
   return {
     method: 'GET',
-    path: `/docs/${wheel.name}`,
+    path: `/docs/${release}-py3-none-any.whl`,
     options: { auth: false },
-    handler: publishedFile('application/zip', wheel.bytes),
+    handler: publishedFile('application/zip', wheel),
   };
 }
 
-async function pack(): Promise<{ readonly name: string; readonly bytes: Buffer }> {
-  const metadata = readFileSync(new URL('METADATA', FOLDER));
-  const [, version = ''] = /^Version: (.+)$/m.exec(metadata.toString()) ?? [];
-  const about = `${MODULES}-${version}.dist-info`;
-  const files: [path: string, content: Buffer][] = [];
-  for (const file of readdirSync(new URL(`${MODULES}/`, FOLDER)).toSorted()) {
-    if (!/\.py$|^py\.typed$/.test(file)) continue;
-    const path = `${MODULES}/${file}`;
-    files.push([path, readFileSync(new URL(path, FOLDER))]);
+function read(path: string): Buffer {
+  return readFileSync(new URL(`../${path}`, import.meta.url));
+}
+
+/** Returns the content of each file in the wheel, by its path. */
+function contents(): ReadonlyMap<string, Buffer> {
+  const about = `${release}.dist-info`;
+  const files = new Map<string, Buffer>();
+  const folder = new URL(`../python/${MODULES}/`, import.meta.url);
+  for (const name of readdirSync(folder).toSorted()) {
+    const path = `${MODULES}/${name}`;
+    if (/\.(?:py|typed)$/.test(name)) {
+      files.set(path, read(`python/${path}`));
+    }
   }
-  const license = readFileSync(new URL('../../LICENSE', import.meta.url));
-  files.push([`${about}/licenses/LICENSE`, license]);
-  files.push([`${about}/METADATA`, metadata]);
-  const tags = 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n';
-  files.push([`${about}/WHEEL`, Buffer.from(tags)]);
-  const record = [...files.map(entryOf), `${about}/RECORD,,`, ''].join('\n');
-  files.push([`${about}/RECORD`, Buffer.from(record)]);
-  return { name: `${MODULES}-${version}-py3-none-any.whl`, bytes: await zip(files) };
+  files.set(`${about}/licenses/LICENSE`, read('../LICENSE'));
+  files.set(`${about}/METADATA`, metadata);
+  files.set(`${about}/WHEEL`, Buffer.from(TAGS));
+  const record = `${about}/RECORD`;
+  const lines = [...files].map(recordOf);
+  lines.push(`${record},,`);
+  files.set(record, Buffer.from(`${lines.join('\n')}\n`));
+  return files;
 }
 
 /** Returns the line about a file in RECORD: its path, hash, and size. */
-function entryOf([path, content]: readonly [string, Buffer]): string {
-  return `${path},sha256=${hash('sha256', content, 'base64url')},${content.length}`;
+function recordOf([path, content]: [string, Buffer]): string {
+  const digest = hash('sha256', content, 'base64url');
+  return `${path},sha256=${digest},${content.length}`;
 }
 
-/** Zips files, so that equal files become equal bytes on every machine. */
-async function zip(files: readonly (readonly [string, Buffer])[]): Promise<Buffer> {
+async function zip(files: ReadonlyMap<string, Buffer>): Promise<Buffer> {
   const archive = new ZipFile();
-  // The time without a time zone, and no compression, which depends on the version of zlib.
-  const options = {
-    mtime: new Date(2026, 0, 1),
-    forceDosTimestamp: true,
-    compress: false,
-  };
-  for (const [path, content] of files) archive.addBuffer(content, path, options);
+  for (const [path, content] of files) {
+    archive.addBuffer(content, path, OPTIONS);
+  }
   archive.end();
   return await buffer(archive.outputStream);
 }

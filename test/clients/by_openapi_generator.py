@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from uuid import uuid4
 
-import npi_email_enrichment as generated
+import enrichment_api as generated
 from settings import API_KEY, BASE_URL, BUSY_KEY, FOUND, NOT_FOUND, POOR_KEY, UNKNOWN, WEBHOOK_URL
 
 

@@ -2,6 +2,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../../deploy/local/processes.ts';
 import { cacheFolder } from '../../deploy/local/programs.ts';
+import { page } from './documented/examples.ts';
 import { installed, succeed } from './installed.ts';
 
 const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';
@@ -25,6 +26,22 @@ export async function documentedPython(): Promise<string | null> {
     'no Python 3.11 with venv on PATH as python3: what needs libraries from PyPI is skipped',
   );
   return null;
+}
+
+/**
+ * Installs our package into a folder, from the address that the page about it names. It needs a
+ * Python with the dependencies of the package.
+ */
+export async function installPackage(
+  python: string,
+  baseUrl: string,
+  folder: string,
+): Promise<void> {
+  const command = /^pip install https:\/\/api\.example\.com(\S+)$/m;
+  const [, path] = command.exec(page('python.md')) ?? [];
+  const options = ['--quiet', '--no-deps', '--target', folder];
+  const args = ['-m', 'pip', 'install', ...options, `${baseUrl}${path}`];
+  await succeed(python, args, 'the package that the API serves could not be installed');
 }
 
 /** Returns true if `python3` on PATH is Python 3.11 or later and can make virtual environments. */

@@ -13,6 +13,7 @@ from .types import (
     LedgerEntry,
     RequestedType,
     Result,
+    TestOutcome,
     WebhookTarget,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "Progress",
     "RequestedType",
     "Result",
+    "TestOutcome",
     "WebhookTarget",
     "enrich",
     "verify_webhook",

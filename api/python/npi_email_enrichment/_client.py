@@ -18,6 +18,7 @@ from .types import (
     Envelope,
     LedgerEntry,
     RequestedType,
+    TestOutcome,
     WebhookTarget,
 )
 
@@ -65,14 +66,16 @@ class Client:
         webhook: WebhookTarget | None = None,
         custom_data: CustomData | None = None,
         idempotency_key: str | None = None,
+        test_outcome: TestOutcome | None = None,
     ) -> Accepted:
         """Submits one NPI.
 
-        If your program may repeat the submit after a crash, store an `idempotency_key` with your
-        order. The same key gets the same batch for 24 hours.
+        :param idempotency_key: gets the same batch for 24 hours. If your program may repeat the
+            submit after a crash, store the key with your order
+        :param test_outcome: the outcome in the sandbox
         """
         order = {"enrichment_email_type": type, "webhook": webhook, "custom_data": custom_data}
-        return self._submit("/api/v1/email", {"npi": npi, **order}, idempotency_key)
+        return self._submit("/api/v1/email", {"npi": npi, **order}, idempotency_key, test_outcome)
 
     def submit_bulk(
         self,
@@ -82,10 +85,12 @@ class Client:
         webhook: WebhookTarget | None = None,
         custom_data: CustomData | None = None,
         idempotency_key: str | None = None,
+        test_outcome: TestOutcome | None = None,
     ) -> Accepted:
-        """Submits 1 to 60 NPIs as one batch. For `idempotency_key`, see `submit_single`."""
+        """Submits 1 to 60 NPIs as one batch. The parameters are those of `submit_single`."""
         order = {"enrichment_email_type": type, "webhook": webhook, "custom_data": custom_data}
-        return self._submit("/api/v1/email/bulk", {"npis": list(npis), **order}, idempotency_key)
+        body = {"npis": list(npis), **order}
+        return self._submit("/api/v1/email/bulk", body, idempotency_key, test_outcome)
 
     def get_request(self, request_id: str, *, wait: int = 0) -> Envelope:
         """Returns one request.
@@ -153,9 +158,15 @@ class Client:
         return self._list("/api/v1/credits/ledger", "entries", {})
 
     def _submit(
-        self, path: str, body: Mapping[str, object], idempotency_key: str | None
+        self,
+        path: str,
+        body: Mapping[str, object],
+        idempotency_key: str | None,
+        test_outcome: TestOutcome | None,
     ) -> Accepted:
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        if test_outcome is not None:
+            headers["Test-Outcome"] = test_outcome
         accepted: Accepted = self._connection.call("POST", path, headers=headers, json=body).body
         return accepted
 

@@ -12,6 +12,18 @@ RequestedType = Literal["any", "professional", "personal"]
 WebhookMode = Literal["real-time", "batch"]
 BatchStatus = Literal["in-progress", "completed"]
 RequestStatus = Literal["accepted", "in-progress", "completed", "not_found", "failed"]
+TestOutcome = Literal[
+    "professional",
+    "personal",
+    "found",
+    "stored",
+    "replayed",
+    "slow",
+    "greylisted",
+    "not_found",
+    "failed",
+    "deadline",
+]
 EmailType = Literal["professional", "personal"]
 EmailStatus = Literal["valid"]
 DeliveryStatus = Literal["pending", "delivered", "failed", "none"]

@@ -7,7 +7,7 @@ import test from 'ava';
 import { installClient } from '../../support/customer.ts';
 import { fresh, temporaryFolder } from '../../support/database.ts';
 import { examples, program } from '../../support/documented/examples.ts';
-import { documentedPython } from '../../support/python.ts';
+import { documentedPython, installPackage } from '../../support/python.ts';
 import { SITE } from '../../support/site.ts';
 import { startStack } from '../../support/stack.ts';
 
@@ -18,7 +18,10 @@ const python = await documentedPython();
 const stack = fresh(test, () => startStack({ allSources: true }));
 const client = fresh(test, () => stack.organization(1000));
 const folder = temporaryFolder(test.after.always);
-test.before(() => installClient(folder, stack.baseUrl));
+test.before(async () => {
+  await installClient(folder, stack.baseUrl);
+  if (python) await installPackage(python, stack.baseUrl, folder);
+});
 
 /** Fills in the address and the key, as a reader would. */
 const filledIn = (script: string) =>
@@ -80,14 +83,22 @@ for (const [page, blocks] of shells) {
   });
 }
 
-(python ? test : test.skip)(
-  'the quick start in Python prints a result for each NPI',
-  async (t) => {
-    await writeFile(join(folder, 'quick_start.py'), program('quick_start.py'));
-    const out = await run(python ?? '', ['quick_start.py'], folder);
-    t.regex(out, /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/);
-  },
-);
+for (const [file, prints] of [
+  ['quick_start.py', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
+  [
+    'enrich.py',
+    /^2000000010 completed \S+@\S+\n2000000044 not_found None\n\d credits\n$/,
+  ],
+  ['operations.py', /^(bat_\S+ \d+\n)*\d+\n$/],
+] as const) {
+  (python ? test : test.skip)(
+    `the program ${file} from the documentation works when pasted`,
+    async (t) => {
+      await writeFile(join(folder, file), program(file));
+      t.regex(await run(python ?? '', [file], folder), prints);
+    },
+  );
+}
 
 for (const [file, prints] of [
   ['quick-start.mts', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
