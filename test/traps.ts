@@ -1,4 +1,4 @@
-import { parseArgs } from 'node:util';
+import { Command } from 'commander';
 import { startServers } from './support/servers.ts';
 import {
   everySetup,
@@ -11,11 +11,6 @@ import {
 } from './support/traps/run.ts';
 import { readTraps } from './support/traps/set.ts';
 
-/**
- * `npm run traps -- [--sets FOLDER]`: looks up all people in test/traps/, or in the sets of the
- * folder, under every policy. For each kind of trap it prints how often the service decided
- * differently from a careful person, and then each such address with the numbers of the policies.
- */
 const TITLES = {
   returned: 'Wrongly returned',
   refused: 'Wrongly refused',
@@ -23,8 +18,15 @@ const TITLES = {
 } as const;
 type Mistake = keyof typeof TITLES;
 
-const { values } = parseArgs({ options: { sets: { type: 'string' } } });
-const traps = readTraps(values.sets);
+const command = new Command('npm run traps --')
+  .description(
+    'Looks up people under every policy. For each kind of trap, prints how often the service ' +
+      'decided differently from a careful person, and each such address with its policies.',
+  )
+  .option('--sets <folder>', 'the folder with the sets, instead of test/traps')
+  .parse();
+const { sets } = command.opts<{ readonly sets?: string }>();
+const traps = readTraps(sets);
 const runs: Run[] = [];
 const durations: string[] = [];
 

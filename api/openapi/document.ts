@@ -1,8 +1,8 @@
 import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
+import { bulkBody, singleBody } from '../http/submit-body.ts';
 import { PARAMETERS as CHECKED_PARAMETERS } from '../http/validation.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
-import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import { isEmail, type Site, SUPPORT } from '../site.ts';
 import EXAMPLES from './examples.json' with { type: 'json' };

@@ -8,9 +8,9 @@ import {
   LEDGER_KINDS,
   REQUEST_STATUSES,
 } from '../../db/words.ts';
+import { customData, webhookMode } from '../http/submit-body.ts';
 import { CURSOR, LEDGER_PAGE, PAGE } from '../http/validation.ts';
 import type { ProblemKind } from '../problems.ts';
-import { customData, webhookMode } from '../routes/submit.ts';
 
 export type Json =
   | string

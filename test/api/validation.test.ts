@@ -499,7 +499,7 @@ test('null means that an optional field is absent, and unknown fields are ignore
   );
 });
 
-// Guards: `hintFor` of api/routes/submit.ts; the body of the 422 stays the same.
+// Guards: `hintFor` of api/http/submit-body.ts; the body of the 422 stays the same.
 test('the Link header of a 422 links to the help for its first error, with a hint', async (t) => {
   const linkOf = async (path: string, body: unknown) =>
     (await post(path, body)).headers.get('link');
