@@ -76,10 +76,8 @@ export class ApiError extends Error {
  * Returns the `Link` header (RFC 8288) to the documentation of an error. `code` is the code of a
  * problem, or the type of an entry in a 422.
  */
-function helpLink(code: string, title: string | null = null): { link: string } {
-  const link = `</docs/errors#${code}>; rel="help"`;
-  if (title === null) return { link };
-  return { link: `${link}; title="${title}"` };
+function helpLink(code: string): { link: string } {
+  return { link: `</docs/errors#${code}>; rel="help"` };
 }
 
 /**
@@ -121,23 +119,19 @@ function filledIn(text: string, values: Values): string {
   });
 }
 
-/** An entry of a 422 (api/docs/errors.md, Errors), worded like FastAPI and pydantic 2. */
+/**
+ * An entry of a 422 (api/docs/errors.md, 422). `msg` begins with the words of FastAPI and pydantic
+ * 2, and then says what to do.
+ */
 export interface Problem {
   readonly loc: readonly (string | number)[];
   readonly msg: string;
   readonly type: string;
 }
 
-/**
- * Returns a 422 response. Its body is `{detail: […]}` with all problems.
- * @param hint advice that is not in the messages of the problems. It becomes the title of the help
- * link, so it must be ASCII without quotes
- */
-export function invalid(
-  detail: readonly Problem[],
-  hint: string | null = null,
-): ApiError {
-  return new ApiError(422, { detail }, helpLink(detail[0]?.type ?? '', hint));
+/** Returns a 422 response. Its body is `{detail: […]}` with all problems. */
+export function invalid(detail: readonly Problem[]): ApiError {
+  return new ApiError(422, { detail }, helpLink(detail[0]?.type ?? ''));
 }
 
 /**

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { createScanner, type Node, parseTree, visit } from 'jsonc-parser';
 import { type Problem, problem } from '../problems.ts';
+import { problemAt } from './validation.ts';
 
 // Bodies are read as bytes and parsed by JSON.parse. Where JSON.parse would lose information, such
 // as the digits of a long number, these functions work on the text instead.
@@ -53,23 +54,18 @@ export async function readBody(body: IncomingMessage): Promise<Buffer> {
 export function parseJson(
   bytes: Buffer,
 ): { readonly text: string; readonly value: unknown } | Problem {
-  if (bytes.length === 0)
-    return { loc: ['body'], msg: 'Field required', type: 'missing' };
+  if (bytes.length === 0) return problemAt(['body'], 'body missing');
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch {
-    return broken(utf8ErrorOffset(bytes));
+    return problemAt(['body', utf8ErrorOffset(bytes)], 'json encoding');
   }
   try {
     return { text, value: JSON.parse(text) };
   } catch {
-    return broken(jsonErrorOffset(text));
+    return problemAt(['body', jsonErrorOffset(text)], 'json syntax');
   }
-}
-
-function broken(offset: number): Problem {
-  return { loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' };
 }
 
 /** Returns the number of characters before the first invalid UTF-8 byte. */

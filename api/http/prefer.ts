@@ -55,8 +55,13 @@ function preferencesOf({ headers }: Request): string[] {
   return preferences.filter((one) => one !== '');
 }
 
-/** The preferences that the service knows, in lowercase. */
-const KNOWN: readonly string[] = ['wait', 'until', 'return', 'handling'];
+/** The values of each preference that the service knows. */
+const KNOWN: ReadonlyMap<string, RegExp> = new Map([
+  ['wait', /^\d{1,9}$/],
+  ['until', /^(?:change|end)$/],
+  ['return', /^(?:representation|minimal)$/],
+  ['handling', /^(?:strict|lenient)$/],
+]);
 
 /**
  * Returns true if the client asks for strict handling (`handling=strict`, RFC 7240, section 4.4).
@@ -66,9 +71,12 @@ export function isStrict(request: Request): boolean {
   return prefers(request, 'handling', 'strict');
 }
 
+/** Returns true if a preference has an unknown name or an invalid value. */
 export function hasUnknownPreference(request: Request): boolean {
-  const names = preferencesOf(request).map((one) => one.replace(/=.*/, ''));
-  return names.some((name) => !KNOWN.includes(name));
+  return preferencesOf(request).some((one) => {
+    const [name = '', ...value] = one.split('=');
+    return !KNOWN.get(name)?.test(value.join('='));
+  });
 }
 
 /**

@@ -5,7 +5,7 @@ import { REQUESTED_TYPES, WEBHOOK_MODES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 import { jsonDepth, memberText, parseJson } from './json-body.ts';
 import { hasUnknownPreference, isStrict } from './prefer.ts';
-import { check, ignoredFields, unknownFields } from './validation.ts';
+import { check, ignoredFields, problemAt, unknownFields } from './validation.ts';
 import { faultOfUrl, MAX_URL_LENGTH, URL_START } from './webhook-url.ts';
 
 // Joi schemas of the request bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is
@@ -153,7 +153,7 @@ export function parseBody(
     ...strictProblems(request, schema, body.value),
     ...headerProblems,
   ];
-  if (all.length > 0) throw invalid(all, hintFor(schema, body.value));
+  if (all.length > 0) throw invalid(all);
   return {
     // Only one of `npi` and `npis` is a field of the schema. The value of the other one was not
     // checked.
@@ -169,7 +169,7 @@ const MAX_UNKNOWN = 20;
 
 /**
  * Returns the problems that only a client with `Prefer: handling=strict` gets: unknown fields and
- * unknown preferences.
+ * preferences.
  */
 function strictProblems(
   request: Request,
@@ -178,24 +178,7 @@ function strictProblems(
 ): Problem[] {
   if (!isStrict(request)) return [];
   const problems = unknownFields(schema, body).slice(0, MAX_UNKNOWN);
-  if (hasUnknownPreference(request)) {
-    const msg = 'Prefer should have wait, until, return or handling. Remove the others';
-    problems.push({ loc: ['header', 'Prefer'], msg, type: 'preference_unknown' });
-  }
+  if (hasUnknownPreference(request))
+    problems.push(problemAt(['header', 'Prefer'], 'Prefer unknown'));
   return problems;
-}
-
-/** Returns advice that is not in the messages of the problems, or null. */
-function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
-  const { npi, npis }: Readonly<Record<string, unknown>> = Object(body);
-  if (schema === singleBody && npi === undefined && npis !== undefined)
-    return 'npis is a field of POST /api/v1/email/bulk. Use npi here, one string';
-  if (schema === bulkBody && npis === undefined && npi !== undefined)
-    return 'npi is a field of POST /api/v1/email. Use npis here, a list of strings';
-  if ([npi, npis].flat().some(isPadded)) return 'Remove the spaces around the NPI';
-  return null;
-}
-
-function isPadded(npi: unknown): boolean {
-  return typeof npi === 'string' && npi.trim() !== npi && /^[0-9]{10}$/.test(npi.trim());
 }

@@ -5,9 +5,25 @@ import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
 import { BATCH_STATUSES, TEST_OUTCOMES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
+import table from './findings.json' with { type: 'json' };
 
 // Joi schemas check the bodies, parameters, and headers of requests. This file translates joi's
 // errors into the entries of a 422 response (api/docs/errors.md, 422).
+
+interface Finding {
+  /** A stable code for programs. */
+  readonly type: string;
+  /** The message of pydantic 2, which clients may match. */
+  readonly words: string;
+  /** A sentence that says what to do. */
+  readonly advice: string;
+}
+
+/**
+ * The entry for each joi error, and for what joi doesn't check. If the key of a joi error begins
+ * with the name of a field, the entry applies only to that field.
+ */
+const FINDINGS: Readonly<Record<string, Finding>> = table;
 
 /**
  * Validates a value from a request.
@@ -33,85 +49,32 @@ export function check<T>(
   const fields = details.map(({ path }) => JSON.stringify(path));
   const problems = details
     .filter((_, i) => fields.indexOf(fields[i] ?? '') === i)
-    .map(({ path, type: found, context: { limit, value, regex, valids } = {} }) => {
-      const finding =
-        FINDINGS[`${path.at(-1)} ${found}`] ?? FINDINGS[found] ?? OTHER_FINDING;
-      const [type, text] = finding;
-      const msg = text
-        .replace('{limit}', limit)
-        .replace('{length}', value?.length)
-        .replace('{pattern}', () => regex.source)
-        .replace('{choices}', () => choices(valids));
-      return { loc: [place, ...path], msg, type };
-    });
+    .map((detail) => problemOf(place, detail));
   return { value, problems };
 }
 
-/**
- * The type and message of each joi error, worded like those of pydantic 2. If a key begins with the
- * name of a field, the entry applies only to that field.
- */
-const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> = {
-  'any.required': ['missing', 'Field required'],
-  'any.only': ['literal_error', 'Input should be {choices}'],
-  'string.base': ['string_type', 'Input should be a valid string'],
-  'string.empty': [
-    'string_pattern_mismatch',
-    "String should match pattern '^[0-9]{10}$'",
-  ],
-  'string.pattern.base': [
-    'string_pattern_mismatch',
-    "String should match pattern '{pattern}'",
-  ],
-  'Idempotency-Key string.pattern.base': [
-    'idempotency_key_invalid',
-    'Idempotency-Key should have 1 to 255 visible ASCII characters',
-  ],
-  'url string.empty': ['url_parsing', 'Input should be a valid URL'],
-  'url.parsing': ['url_parsing', 'Input should be a valid URL'],
-  'url.too_long': ['url_too_long', 'URL should have at most {limit} characters'],
-  'url.scheme': ['url_scheme', "URL scheme should be 'https'"],
-  'url.userinfo': ['url_userinfo', 'URL should not contain a user name or password'],
-  'url.forbidden': [
-    'url_forbidden',
-    'URL points to an address that deliveries may not reach',
-  ],
-  'object.base': [
-    'model_attributes_type',
-    'Input should be a valid dictionary or object to extract fields from',
-  ],
-  'custom_data object.base': ['dict_type', 'Input should be a valid dictionary'],
-  'dict.too_large': [
-    'dict_too_large',
-    'Dictionary should have at most {limit} bytes as JSON',
-  ],
-  'dict.too_deep': ['dict_too_deep', 'Dictionary should have at most {limit} levels'],
-  'array.base': ['list_type', 'Input should be a valid list'],
-  'array.min': ['too_short', 'List should have at least 1 item after validation, not 0'],
-  'array.max': [
-    'too_long',
-    'List should have at most {limit} items after validation, not {length}',
-  ],
-  'array.sparse': ['string_type', 'Input should be a valid string'],
-  'number.base': [
-    'int_parsing',
-    'Input should be a valid integer, unable to parse string as an integer',
-  ],
-  'number.min': [
-    'greater_than_equal',
-    'Input should be greater than or equal to {limit}',
-  ],
-  'number.max': ['less_than_equal', 'Input should be less than or equal to {limit}'],
-  'time.parsing': [
-    'datetime_parsing',
-    'Input should be a valid datetime with a time zone, such as 2026-01-05T10:00:00Z',
-  ],
-};
+/** Returns the problem for a finding that is not a joi error. */
+export function problemAt(loc: Problem['loc'], name: keyof typeof table): Problem {
+  const { type, words, advice } = table[name];
+  return { loc, msg: `${words}. ${advice}`, type };
+}
 
-const OTHER_FINDING: readonly [type: string, msg: string] = [
-  'value_error',
-  'Input is not valid',
-];
+function problemOf(
+  place: string,
+  { path, type: found, context = {} }: Joi.ValidationErrorItem,
+): Problem {
+  // An item of a list has the name of the list.
+  const field = path.findLast((part) => typeof part === 'string') ?? place;
+  const finding = FINDINGS[`${field} ${found}`] ?? FINDINGS[found] ?? table.other;
+  const { limit, value, regex, valids } = context;
+  const words = finding.words
+    .replace('{limit}', limit)
+    .replace('{length}', value?.length)
+    .replace('{pattern}', () => regex.source)
+    .replace('{choices}', () => choices(valids));
+  const msg = `${words}. ${finding.advice}`;
+  return { loc: [place, ...path], msg, type: finding.type };
+}
 
 /** Returns text like `'any', 'professional' or 'personal'`. */
 function choices(values: readonly string[]): string {
@@ -128,7 +91,7 @@ function choices(values: readonly string[]): string {
  */
 export function ignoredFields(schema: Joi.Schema, body: unknown): string {
   let text = '';
-  for (const path of unknownMembers(schema, body)) {
+  for (const { path } of unknownMembers(schema, body)) {
     if (text.length > 1000) return `${text}, ...`;
     // Long names are cut. Their beginning is enough to recognize them.
     const names = path.map(
@@ -141,19 +104,26 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
 
 /** Returns a problem for each member of a body that its schema does not know. */
 export function unknownFields(schema: Joi.Schema, body: unknown): Problem[] {
-  return unknownMembers(schema, body).map((path) => {
-    const msg = 'Extra inputs are not permitted. Remove the field, or correct its name';
+  return unknownMembers(schema, body).map(({ path, known }) => {
+    const msg = `Extra inputs are not permitted. Remove it, or use ${choices(known)}`;
     return { loc: ['body', ...path], msg, type: 'extra_forbidden' };
   });
 }
 
-function unknownMembers(schema: Joi.Schema, value: unknown): string[][] {
+interface UnknownMember {
+  readonly path: readonly string[];
+  /** The names that would be known in its place. */
+  readonly known: readonly string[];
+}
+
+function unknownMembers(schema: Joi.Schema, value: unknown): UnknownMember[] {
   const known = namesOf(schema);
   if (!known || typeof value !== 'object' || value === null || Array.isArray(value))
     return [];
   return Object.entries(value).flatMap(([name, member]) => {
-    if (!known.includes(name)) return [[name]];
-    return unknownMembers(schema.extract(name), member).map((path) => [name, ...path]);
+    if (!known.includes(name)) return [{ path: [name], known }];
+    const inner = unknownMembers(schema.extract(name), member);
+    return inner.map((one) => ({ path: [name, ...one.path], known: one.known }));
   });
 }
 
@@ -327,7 +297,7 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   // Reports only the first unknown parameter, because there may be thousands.
   const stray = Object.keys(request.query).find((name) => !names.includes(name));
   if (stray !== undefined) {
-    const msg = `Extra inputs are not permitted, only ${choices(names)}`;
+    const msg = `Extra inputs are not permitted. Use only ${choices(names)}`;
     all.push({ loc: ['query', stray], msg, type: 'extra_forbidden' });
   }
   if (all.length > 0) throw invalid(all);
@@ -339,8 +309,10 @@ function idProblems({ params }: Request): Problem[] {
     const prefix = PREFIXES[name];
     if (!prefix || isId(prefix, id)) return [];
     const other = Object.keys(PREFIXES).find((one) => isId(PREFIXES[one] ?? prefix, id));
-    let msg = `String should match pattern '${idPattern(prefix)}'`;
-    if (other) msg = `This is a ${other}. A ${name} begins with '${prefix}_'`;
+    let advice = `Send the complete ${name}, as a response contains it`;
+    if (other)
+      advice = `This is a ${other}. Send a ${name}, which begins with '${prefix}_'`;
+    const msg = `String should match pattern '${idPattern(prefix)}'. ${advice}`;
     return [{ loc: ['path', name], msg, type: 'string_pattern_mismatch' }];
   });
 }

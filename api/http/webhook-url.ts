@@ -3,8 +3,8 @@ export const MAX_URL_LENGTH = 2048;
 export const URL_START = /^[Hh][Tt][Tt][Pp][Ss]:\/\/[^/\\]/;
 
 /**
- * Returns what is wrong with the URL of a webhook receiver, as a code of the messages in
- * `validation.ts`, or null if it can be used.
+ * Returns what is wrong with the URL of a webhook receiver, as a key of findings.json, or
+ * null if it can be used.
  * @param forbids returns true if deliveries to the URL are forbidden, because its host is a
  * forbidden IP address or an internal name
  */

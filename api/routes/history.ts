@@ -10,6 +10,7 @@ import {
 } from '../../db/webhooks/log.ts';
 import { noteDeliveryLook, resendOwn } from '../../db/webhooks/resends.ts';
 import { readInTurn } from '../http/turn-queue.ts';
+import { unknownId } from '../http/unknown-id.ts';
 import {
   BATCHES_QUERY,
   DELIVERIES_QUERY,
@@ -66,10 +67,11 @@ export function historyHandlers(deps: HistoryDeps) {
     getDeliveries: async (request) => {
       const { batch_id, limit, cursor } = listedBy(request, DELIVERIES_QUERY);
       const page = { limit, after: cursor && `msg_${cursor}` };
-      const found = await readInTurn(request, (organizationId) =>
-        listBatchDeliveries(db, organizationId, batch_id, page),
-      );
-      if (!found) throw problem('batch_not_found');
+      const found = await readInTurn(request, async (organizationId) => {
+        const listed = await listBatchDeliveries(db, organizationId, batch_id, page);
+        if (listed) return listed;
+        throw await unknownId(db, 'batch_not_found', organizationId, batch_id);
+      });
       return {
         deliveries: found.deliveries.map((delivery) =>
           presented(delivery, LISTED_CHARACTERS),
@@ -79,14 +81,12 @@ export function historyHandlers(deps: HistoryDeps) {
     },
     getDelivery: async (request) => {
       const { batch_id, delivery_id, before } = listedBy(request, DELIVERY_QUERY);
-      const found = await readInTurn(request, (organizationId) =>
-        readOwnDelivery(
-          db,
-          { organizationId, batchId: batch_id, deliveryId: delivery_id },
-          before,
-        ),
-      );
-      if (!found) throw problem('delivery_not_found');
+      const found = await readInTurn(request, async (organizationId) => {
+        const which = { organizationId, batchId: batch_id, deliveryId: delivery_id };
+        const delivery = await readOwnDelivery(db, which, before);
+        if (delivery) return delivery;
+        throw await unknownId(db, 'delivery_not_found', organizationId, batch_id);
+      });
       return presented(found, Number.POSITIVE_INFINITY);
     },
     resendDelivery: (request, h) => resend(request, h, deps),
@@ -101,12 +101,14 @@ async function resend(
   const { batch_id, delivery_id } = idsOf(request);
   const { organizationId } = request.auth.credentials;
   const which = { organizationId, batchId: batch_id, deliveryId: delivery_id };
-  const outcome = await request.app.place.inTurn(() => resendOwn(db, which));
+  const outcome = await request.app.place.inTurn(async () => {
+    const resent = await resendOwn(db, which);
+    if (resent.kind !== 'unknown') return resent;
+    throw await unknownId(db, 'delivery_not_found', organizationId, batch_id);
+  });
   switch (outcome.kind) {
     case 'resent':
       break;
-    case 'unknown':
-      throw problem('delivery_not_found');
     case 'pending':
       throw problem('delivery_pending');
     case 'suspended':

@@ -3,6 +3,7 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import { type Changes, endOf } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import {
+  type Envelope,
   type EnvelopeState,
   type EnvelopeSubject,
   envelopeText,
@@ -12,8 +13,9 @@ import {
 import { keyRefusal } from '../http/auth.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { readInTurn } from '../http/turn-queue.ts';
+import { unknownId } from '../http/unknown-id.ts';
 import { idsOf } from '../http/validation.ts';
-import { type ApiError, problem } from '../problems.ts';
+import type { ApiError } from '../problems.ts';
 
 /**
  * Returns the handlers with which clients poll a request or a batch (api/docs/lifecycle.md,
@@ -49,8 +51,7 @@ async function poll(
     const state = await readInTurn(request, () => readState(db, subject));
     if (matches(known, etagOf(state))) return answer(h.response().code(304), state);
   }
-  const envelope = await readInTurn(request, () => findEnvelope(db, subject));
-  if (!envelope) throw unknownId(subject);
+  const envelope = await readInTurn(request, () => readEnvelope(db, subject));
   return answer(
     h.response(envelopeText(envelope, 'poll')).type('application/json'),
     envelope,
@@ -90,14 +91,24 @@ async function waitForNews(
 }
 
 /** @throws {ApiError} 404 if the organization has no request or batch with this id */
+async function readEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope> {
+  const envelope = await findEnvelope(db, subject);
+  if (!envelope) throw await unknownSubject(db, subject);
+  return envelope;
+}
+
+/** @throws {ApiError} 404 if the organization has no request or batch with this id */
 async function readState(db: Database, subject: EnvelopeSubject): Promise<EnvelopeState> {
   const state = await findEnvelopeState(db, subject);
-  if (!state) throw unknownId(subject);
+  if (!state) throw await unknownSubject(db, subject);
   return state;
 }
 
-function unknownId(subject: EnvelopeSubject): ApiError {
-  return problem('requestId' in subject ? 'request_not_found' : 'batch_not_found');
+function unknownSubject(db: Database, subject: EnvelopeSubject): Promise<ApiError> {
+  const { organizationId } = subject;
+  if ('requestId' in subject)
+    return unknownId(db, 'request_not_found', organizationId, subject.requestId);
+  return unknownId(db, 'batch_not_found', organizationId, subject.batchId);
 }
 
 function etagOf({ version }: EnvelopeState): string {

@@ -22,8 +22,8 @@ import { canonicalJson, readBody } from '../http/json-body.ts';
 import { applied, holdUntil, preferredWait, prefersResults } from '../http/prefer.ts';
 import { bulkBody, parseBody, type SubmitBody, singleBody } from '../http/submit-body.ts';
 import { readInTurn } from '../http/turn-queue.ts';
-import { check, PARAMETERS } from '../http/validation.ts';
-import { invalid, type Problem, problem } from '../problems.ts';
+import { check, PARAMETERS, problemAt } from '../http/validation.ts';
+import { invalid, problem } from '../problems.ts';
 import { type Starter, startBatch } from '../temporal.ts';
 
 export interface SubmitDeps {
@@ -36,12 +36,6 @@ export interface SubmitDeps {
   readonly testOutcomeOf: (npi: string) => TestOutcome;
   readonly changes: Changes;
 }
-
-const TEST_OUTCOME_OF_LIVE_KEY: Problem = {
-  loc: ['header', 'Test-Outcome'],
-  msg: 'Test-Outcome needs a test key. Remove the header, or use a key that begins with npe_test_',
-  type: 'test_outcome_needs_test_key',
-};
 
 interface SubmitHeaders {
   readonly 'Idempotency-Key': string | null;
@@ -76,7 +70,7 @@ async function accept(
   });
   // With a live key, the submit would buy a real lookup instead of the outcome.
   if (header['Test-Outcome'] !== null && !isSandbox(organizationId))
-    throw invalid([TEST_OUTCOME_OF_LIVE_KEY]);
+    throw invalid([problemAt(['header', 'Test-Outcome'], 'Test-Outcome live')]);
   const bytes = await readBody(request.raw.req);
   // The body is parsed only when the request has its turn in the queue. Parsing many bodies that
   // arrive together would block the process and delay all other requests.
@@ -95,11 +89,7 @@ async function accept(
     }
     case 'mismatch':
       throw invalid([
-        {
-          loc: ['header', 'Idempotency-Key'],
-          msg: 'Idempotency-Key was already used with a different body',
-          type: 'idempotency_key_mismatch',
-        },
+        problemAt(['header', 'Idempotency-Key'], 'Idempotency-Key mismatch'),
       ]);
     case 'running':
       throw problem('idempotency_in_progress', { wait: 1 });

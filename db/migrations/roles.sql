@@ -80,7 +80,7 @@ grant select on audit_log to npe_operator;
 
 -- Accounts. Only workers, which sign webhooks, and operators, who issue the secrets, can read
 -- webhook secrets.
-grant select (id, name, requests_per_minute, webhooks_suspended, created_at, suspended) on organizations to npe_api;
+grant select (id, sandbox_of, name, requests_per_minute, webhooks_suspended, created_at, suspended) on organizations to npe_api;
 grant select on organizations to npe_worker;
 grant select, insert on secret_keys to npe_worker, npe_operator;
 grant select, insert, update on organizations, api_keys to npe_operator;

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { cut, type Database, type Page, query } from '../client.ts';
+import { cut, type Database, only, type Page, query, run } from '../client.ts';
 import { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
 
@@ -92,4 +92,29 @@ function orderOf(organization: string | null, { npi }: BatchFilter): SQL {
   if (organization === null) return sql`id desc`;
   if (npi) return sql`created_at + interval '0' desc, id desc`;
   return sql`created_at desc, id desc`;
+}
+
+/**
+ * Returns whether a batch or request belongs to the customer's other organization, which is the
+ * sandbox of an organization or the organization of a sandbox. It is one statement that looks up
+ * the id together with the organization, so it takes as long for another customer's id as for an
+ * unknown one.
+ */
+export async function isOnOtherSide(
+  db: Database,
+  organizationId: string,
+  id: string,
+): Promise<boolean> {
+  const rows = await run<{ found: boolean }>(db)`
+    with other as materialized (
+      select coalesce(o.sandbox_of, s.id) as id
+        from organizations o
+        left join organizations s on s.sandbox_of = o.id
+       where o.id = ${organizationId}
+    )
+    select exists (select from batches
+                    where id = ${id} and organization_id = (select id from other))
+        or exists (select from requests
+                    where id = ${id} and organization_id = (select id from other)) as found`;
+  return only(rows).found;
 }

@@ -111,7 +111,7 @@ test('custom_data of 16 KiB is accepted, and one byte more is rejected', async (
     detail: [
       {
         loc: ['body', 'custom_data'],
-        msg: 'Dictionary should have at most 16384 bytes as JSON',
+        msg: 'Dictionary should have at most 16384 bytes as JSON. Store the data yourself, and send an id for it',
         type: 'dict_too_large',
       },
     ],
@@ -146,7 +146,7 @@ test('custom_data with 32 levels of nesting is accepted, and 33 levels are rejec
     detail: [
       {
         loc: ['body', 'custom_data'],
-        msg: 'Dictionary should have at most 32 levels',
+        msg: 'Dictionary should have at most 32 levels. Flatten it, or put it into a string',
         type: 'dict_too_deep',
       },
     ],

@@ -164,7 +164,7 @@ test('error messages use singular and plural correctly', async (t) => {
   };
   t.is(
     await detail(0, [NPI]),
-    'This submit needs 1 credit. Available: 0, held for running requests: 0. Nothing was queued.',
+    'This submit needs 1 credit. Available: 0, held for running requests: 0. Nothing was queued. Submit fewer NPIs, or buy credits.',
   );
   t.regex(await detail(1, [NPI, '1234567894']), /needs 2 credits\./);
   const few = await api.organization(0, 1);
@@ -192,7 +192,7 @@ test('a trailing slash is ignored, and a 404 links to the documentation', async 
     isProblem(t, answer, 404, 'not_found');
     t.regex(
       answer.text,
-      /"There is nothing at this path\. The documentation is at \/docs\."/,
+      /"There is nothing at this path\. Use .* The documentation is at \/docs\."/,
       path,
     );
   }

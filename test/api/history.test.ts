@@ -313,7 +313,7 @@ test('an unknown parameter of a list is rejected, and the error names the known 
   ]) {
     const { status, json } = await client.get<{ detail: unknown }>(`${path}?${query}`);
     t.is(status, 422);
-    const msg = `Extra inputs are not permitted, only ${names}`;
+    const msg = `Extra inputs are not permitted. Use only ${names}`;
     t.like(json.detail, { 0: { loc: ['query', 'limit'] }, length: 2 });
     t.like(json.detail, { 1: { loc: ['query', 'x0'], msg, type: 'extra_forbidden' } });
   }

@@ -31,7 +31,7 @@ const mismatch = JSON.stringify({
   detail: [
     {
       loc: ['header', 'Idempotency-Key'],
-      msg: 'Idempotency-Key was already used with a different body',
+      msg: 'Idempotency-Key was already used with a different body. Use a new key for each submit',
       type: 'idempotency_key_mismatch',
     },
   ],

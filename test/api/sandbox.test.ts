@@ -31,9 +31,10 @@ async function submitted(client: Pick<ApiClient, 'single' | 'get'>) {
   };
 }
 
-test('live keys never see data of the sandbox, and test keys never see live data', async (t) => {
+test('live and test keys never see data of each other, and 404s say which key to use', async (t) => {
   const live = await api.organization();
   const sandbox = await api.sandboxOf(live);
+  const stranger = await api.organization();
   const clients = [live, sandbox] as const;
   const [ofLive, ofSandbox] = [await submitted(live), await submitted(sandbox)];
   const unknown = {
@@ -46,16 +47,21 @@ test('live keys never see data of the sandbox, and test keys never see live data
   for (const { method, path } of withIds) {
     const at = (ids: Record<string, string>) =>
       path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name] ?? '');
-    for (const [client, foreign] of [
-      [live, ofSandbox],
-      [sandbox, ofLive],
+    for (const [client, foreign, hint] of [
+      [live, ofSandbox, 'It is in your sandbox. Use a key that begins with npe_test_.'],
+      [sandbox, ofLive, 'Use a live key, which does not begin with npe_test_.'],
     ] as const) {
       const [asked, nobodys] = [
         await client.call(method, at(foreign)),
         await client.call(method, at(unknown)),
       ];
-      t.deepEqual([asked.status, asked.text], [404, nobodys.text], `${method} ${path}`);
+      const text = nobodys.text.replace(/Check the id[^"]*/, hint);
+      t.not(text, nobodys.text);
+      t.deepEqual([asked.status, asked.text], [404, text], `${method} ${path}`);
     }
+    const nobodys = await stranger.call(method, at(unknown));
+    for (const foreign of [ofLive, ofSandbox])
+      t.is((await stranger.call(method, at(foreign))).text, nobodys.text, path);
   }
   for (const [client, own, foreign] of [
     [live, ofLive, ofSandbox],
