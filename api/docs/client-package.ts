@@ -1,15 +1,12 @@
-import { readFileSync } from 'node:fs';
 import type { ServerRoute } from '@hapi/hapi';
-import { OperatorProblem } from '../../db/errors.ts';
 import { publishedFile } from '../routes/service.ts';
+import { readBuilt } from './built.ts';
 
-// Customers install the client from the API itself, so it always fits the API, and we need no
-// account at npm.
-
-const FILE = new URL('../client/npi-email-enrichment.tgz', import.meta.url);
+const FILE = 'api/client/npi-email-enrichment.tgz';
 
 /**
- * Returns the route that serves the npm package of the client.
+ * Returns the route that serves the npm package of the client. Customers install it from the API
+ * itself, so it always fits the API, and we need no account at npm.
  * @throws {OperatorProblem} if the package has not been built
  */
 export function clientPackage(): ServerRoute {
@@ -17,15 +14,6 @@ export function clientPackage(): ServerRoute {
     method: 'GET',
     path: '/docs/npi-email-enrichment.tgz',
     options: { auth: false },
-    handler: publishedFile('application/gzip', readPackage()),
+    handler: publishedFile('application/gzip', readBuilt(FILE, 'client')),
   };
-}
-
-function readPackage(): Buffer {
-  try {
-    return readFileSync(FILE);
-  } catch (cause) {
-    const text = 'the client package is not built; run "npm run client" after "npm ci"';
-    throw new OperatorProblem(text, { cause });
-  }
 }

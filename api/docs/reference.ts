@@ -1,128 +1,46 @@
-import { openapiDocument } from '../openapi/document.ts';
-import type { JsonObject } from '../openapi/schemas.ts';
-import { ROUTES } from '../routes.ts';
+import type { ServerRoute } from '@hapi/hapi';
+import { publishedFile } from '../routes/service.ts';
+import { readBuilt } from './built.ts';
+import { type Entry, layout } from './layout.ts';
 
-const openapi = openapiDocument({ publicUrl: '', support: 'support' });
+// The reference page. Scalar renders it in the browser from /openapi.json. It is served from our
+// host, and its settings (reference-settings.js) turn off everything that would contact another.
 
-/**
- * Headers that the reference leaves out, because most responses have them. Other pages describe
- * them.
- */
-const USUAL =
-  /^(?:X-Request-Id|Cache-Control|X-Content-Type-Options|(?:X-)?RateLimit.*)$/;
-
-/**
- * Generates the Markdown of the reference page, which describes each operation, from the OpenAPI
- * document.
- */
-export function reference(): string {
-  const operations = ROUTES.map(({ method, path }) => {
-    const operation = member(member(openapi.paths, path), method.toLowerCase());
-    return [
-      `## ${operation.summary}`,
-      `\`${method} ${path}\``,
-      String(operation.description),
-      ...parameters(operation),
-      ...fields('Body', operation.requestBody),
-      ...answers(member(operation, 'responses')),
-    ].join('\n\n');
-  });
-  const intro =
-    'Every operation with its parameters, fields, and responses, generated from [openapi.json](/openapi.json).';
-  return `# Reference\n\n${intro}\n\n${operations.join('\n\n')}\n`;
-}
+/** The reference in the menu. */
+export const REFERENCE: Entry = {
+  path: '/docs/reference',
+  title: 'Reference',
+  summary:
+    'Every operation with its parameters, fields, limits, and examples. Try it with your key.',
+};
 
 /**
- * Returns a member of an object, or an empty object if it is missing. If the member is a `$ref`,
- * returns the object that it refers to. If the member is an `anyOf` of a schema and null, returns
- * that schema with `isNullable: true`.
+ * The Content-Security-Policy of the reference. Scalar adds style elements, and its images are in
+ * its script. It sends requests only to this service.
  */
-function member(object: unknown, name: string): JsonObject {
-  return plain((object as JsonObject | undefined)?.[name]);
+export const REFERENCE_POLICY =
+  "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const SCALAR = 'api/docs/assets/scalar.js.gz';
+
+/** Returns the HTML of the reference. */
+export function referencePage(entries: readonly Entry[]): string {
+  const head = `<script src="/docs/scalar.js" defer></script>
+<script src="/docs/reference-settings.js" defer></script>`;
+  const content = `<main id="content" class="reference">
+<noscript><p>This page needs JavaScript. <a href="/openapi.json">openapi.json</a> describes the same operations.</p></noscript>
+<div id="reference"></div>
+</main>`;
+  return layout(REFERENCE, { entries, head, content });
 }
 
-function plain(value: unknown): JsonObject {
-  const object = (value ?? {}) as JsonObject;
-  if (typeof object.$ref === 'string') {
-    return referenced(object.$ref);
-  }
-  const choices = (object.anyOf ?? []) as JsonObject[];
-  const one = choices.find(({ type }) => type !== 'null');
-  return one && !object.type ? { ...plain(one), isNullable: true } : object;
-}
-
-/**
- * Returns the part of the OpenAPI document that a reference such as `#/components/schemas/Batch`
- * points to.
- */
-function referenced(reference: string): JsonObject {
-  let at: unknown = openapi;
-  for (const name of reference.slice(2).split('/')) at = (at as JsonObject)[name];
-  return at as JsonObject;
-}
-
-function parameters({ parameters = [] }: JsonObject): string[] {
-  const rows = (parameters as unknown[])
-    .map(plain)
-    .map(({ name, in: place, description }) => [`\`${name}\``, place, description]);
-  return table(['parameter', 'in', 'meaning'], rows);
-}
-
-function fields(title: string, holder: unknown): string[] {
-  const schema = member(Object.values(member(holder, 'content'))[0], 'schema');
-  return table([title, 'type', 'meaning'], rowsOf(schema, ''));
-}
-
-/**
- * Returns a table row for each field of a schema, including nested fields. Paths look like
- * `batch.id` for a nested field, and `data[].npi` for a field of an array's items.
- */
-function rowsOf(schema: JsonObject, prefix: string): unknown[][] {
-  return Object.entries((schema.properties ?? {}) as JsonObject).flatMap(
-    ([name, value]) => {
-      const field = plain(value);
-      const items = member(field, 'items');
-      const path = `${prefix}${name}`;
-      const row = [`\`${path}\``, typeOf(field), field.description];
-      return [row, ...rowsOf(field, `${path}.`), ...rowsOf(items, `${path}[].`)];
-    },
-  );
-}
-
-function typeOf(field: JsonObject): string {
-  const name = typeNameOf(field);
-  return field.isNullable ? `${name} or null` : name;
-}
-
-function typeNameOf({ type, enum: values, const: only }: JsonObject): string {
-  if (only !== undefined) return `\`${only}\``;
-  if (Array.isArray(values)) {
-    return values.map((word) => `\`${word}\``).join(', ');
-  }
-  return [type].flat().join(' or ');
-}
-
-function answers(responses: JsonObject): string[] {
-  const rows = Object.entries(responses).map(([status, value]) => {
-    const answer = plain(value);
-    const names = Object.keys(member(answer, 'headers')).filter(
-      (name) => !USUAL.test(name),
-    );
-    return [status, answer.description, names.map((name) => `\`${name}\``).join(', ')];
-  });
-  const success = Object.keys(responses).find((status) => status.startsWith('2'));
-  return [
-    ...table(['status', 'meaning', 'headers'], rows),
-    ...fields(`Body of a ${success}`, success && responses[success]),
-  ];
-}
-
-function table(head: readonly string[], rows: readonly (readonly unknown[])[]): string[] {
-  if (rows.length === 0) return [];
-  const written = (cell: unknown) =>
-    String(cell ?? '')
-      .replaceAll('|', '\\|')
-      .replaceAll('\n', ' ');
-  const line = (cells: readonly unknown[]) => `| ${cells.map(written).join(' | ')} |`;
-  return [[line(head), line(head.map(() => '---')), ...rows.map(line)].join('\n')];
+/** Returns the route that serves Scalar. All browsers accept gzip, and no other program reads it. */
+export function scalarScript(): ServerRoute {
+  const answer = publishedFile('text/javascript', readBuilt(SCALAR, 'reference'));
+  return {
+    method: 'GET',
+    path: '/docs/scalar.js',
+    options: { auth: false },
+    handler: (request, h) => answer(request, h).compressed('gzip'),
+  };
 }

@@ -35,8 +35,8 @@ type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
 /**
  * Starts the servers that all test files need: temporary PostgreSQL and Temporal, unless the
- * environment names some. Also bundles the workflows, and packs the client, which the API serves. Puts the results into the environment of this
- * process, which children inherit.
+ * environment names some. Also bundles the workflows, and builds the files that the API serves. Puts the results
+ * into the environment of this process, which children inherit.
  * @returns a function that stops the started servers
  */
 export async function startServers({
@@ -86,9 +86,11 @@ export async function startServers({
       return await Promise.all(starting);
     },
   );
-  await step('client package', () =>
-    succeed('npm', ['run', 'client', '--prefix', ROOT], 'the client cannot be built'),
-  );
+  for (const script of ['client', 'reference']) {
+    await step(script, () =>
+      succeed('npm', ['run', script, '--prefix', ROOT], `the ${script} cannot be built`),
+    );
+  }
   // Bundles once for all files, because each bundling takes seconds.
   const bundle = join(
     temporaryFolder((remove) => started.defer(remove)),

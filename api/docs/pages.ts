@@ -1,0 +1,83 @@
+import { readFileSync } from 'node:fs';
+import type { Site } from '../site.ts';
+
+/** A page of the documentation. */
+export interface Page {
+  readonly name: string;
+  /** The URL path at which it is served as HTML. */
+  readonly path: string;
+  readonly title: string;
+  /** The first paragraph as plain text. */
+  readonly summary: string;
+  readonly markdown: string;
+}
+
+/** The pages with Markdown, in the order of the menu, by file name. */
+const NAMES = [
+  'index',
+  'lifecycle',
+  'webhooks',
+  'errors',
+  'limits',
+  'sandbox',
+  'no-code',
+  'clients',
+  'python',
+  'changelog',
+];
+
+/**
+ * Pages whose Markdown file is in another folder. The page about the client is also the README of
+ * its npm package.
+ */
+const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md' };
+
+/** Stands for the URL of the service in the Markdown files. */
+const EXAMPLE_URL = 'https://api.example.com';
+
+/** Reads all pages, and fills in the URL of the service. */
+export function readPages({ publicUrl }: Site): readonly Page[] {
+  return NAMES.map((name) => {
+    const file = new URL(FILES[name] ?? `${name}.md`, import.meta.url);
+    const markdown = readFileSync(file, 'utf8').replaceAll(EXAMPLE_URL, publicUrl);
+    const [title = '', summary = ''] = markdown.split('\n\n');
+    return {
+      name,
+      path: pathOf(name),
+      title: title.replace('# ', ''),
+      summary: plainText(summary),
+      markdown,
+    };
+  });
+}
+
+/** Returns the URL path at which a page is served as HTML. */
+export function pathOf(name: string): string {
+  return name === 'index' ? '/docs' : `/docs/${name}`;
+}
+
+/** Returns Markdown as one line without links, code blocks, and marks. */
+export function plainText(markdown: string): string {
+  return markdown
+    .replaceAll(/^```[\s\S]*?^```$/gm, '')
+    .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1')
+    .replaceAll(/^\|[ |-]+\|$|^#+ .*|\*\*|`|^- |^> /gm, '')
+    .replaceAll(/[\s|]+/g, ' ')
+    .trim();
+}
+
+/** Returns `/llms.txt` (llmstxt.org), which lists the pages for language models. */
+export function llms(pages: readonly Page[], { publicUrl, support }: Site): string {
+  const [first] = pages;
+  const list = pages.map(
+    ({ name, title, summary }) => `- [${title}](/docs/${name}.md): ${summary}`,
+  );
+  return [
+    '# NPI email enrichment',
+    `> ${first?.summary}`,
+    `The API is at ${publicUrl}. Support: ${support}`,
+    '## Docs',
+    [...list, '- [OpenAPI](/openapi.json): OpenAPI 3.1, for machines'].join('\n'),
+    '',
+  ].join('\n\n');
+}

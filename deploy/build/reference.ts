@@ -1,0 +1,23 @@
+import { readFile, writeFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { constants, gzip } from 'node:zlib';
+
+// `npm run reference` writes the script of the reference page, which the API serves compressed. It
+// comes from a package of which only this script is needed, but which brings 270 others. So
+// production doesn't install it.
+
+const PACKAGE = '@scalar/api-reference';
+const SCRIPT = new URL('../../api/docs/assets/scalar.js.gz', import.meta.url);
+
+/** Returns the path of a file in `node_modules`. */
+function pathOf(file: string): string {
+  return fileURLToPath(new URL(`../../node_modules/${file}`, import.meta.url));
+}
+
+const code = await readFile(pathOf(`${PACKAGE}/dist/browser/standalone.js`));
+// The package has no file with its license, but others by the same authors do.
+const license = await readFile(pathOf('@scalar/types/LICENSE'), 'utf8');
+const file = Buffer.concat([Buffer.from(`/*!\n${PACKAGE}\n\n${license}*/\n`), code]);
+const level = constants.Z_BEST_COMPRESSION;
+await writeFile(SCRIPT, await promisify(gzip)(file, { level }));
