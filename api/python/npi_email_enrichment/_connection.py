@@ -20,14 +20,16 @@ _FIRST_PATIENCE = 15.0
 # Statuses after which a retry may succeed. Retrying is safe: a GET changes nothing, and a retried
 # submit has the same Idempotency-Key.
 _WORTH_REPEATING = {408, 409, 429, 500, 502, 503, 504}
-# Errors with one of these statuses that last until something else changes.
-_LASTING = {"delivery_pending", "webhooks_suspended"}
+# Rejections of a resend that a retry does not change soon.
+_REJECTED_RESENDS = {"delivery_pending", "resend_limited", "webhooks_suspended"}
 # Time limit of one attempt in seconds. It is longer than the 55 seconds for which the service may
 # hold a poll.
 _ATTEMPT = 90.0
 _LONGEST_PAUSE = 30.0
 # Host names of this machine.
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]+){3}|::1")
+# Paths of the service that people copy with its address.
+_COPIED_PATH = re.compile(r"/(api|docs|openapi\.json|llms(-full)?\.txt)(?=/|$)")
 
 
 class Answer(NamedTuple):
@@ -82,7 +84,8 @@ class Connection:
                 retry_after = response.headers.get("retry-after")
                 return _answer_of(response)
             except httpx.RequestError as cause:
-                text = f"No response from {self._http.base_url}: {cause or repr(cause)}."
+                reason = str(cause) or repr(cause)
+                text = f"No response from {self._http.base_url}: {reason}. Check the address."
                 error = EnrichmentError("unreachable", text)
                 error.__cause__ = cause
             except EnrichmentError as refusal:
@@ -100,7 +103,7 @@ class Connection:
 def _is_temporary(error: EnrichmentError) -> bool:
     if error.status is None:
         return True
-    return error.status in _WORTH_REPEATING and error.code not in _LASTING
+    return error.status in _WORTH_REPEATING and error.code not in _REJECTED_RESENDS
 
 
 def _pause_after(retry_after: str | None, tries: int) -> float:
@@ -138,7 +141,7 @@ def _refuse(response: httpx.Response, body: Any) -> NoReturn:
         code = problem["code"]
         text = detail
     elif isinstance(detail, list) and detail:
-        code = detail[0]["type"]
+        code = "request_invalid"
         text = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail)
         hint = response.links.get("help", {}).get("title")
         if hint:
@@ -154,23 +157,32 @@ def _refuse(response: httpx.Response, body: Any) -> NoReturn:
     )
 
 
-def _checked_url(base_url: str) -> httpx.URL:
+def _checked_url(base_url: str) -> str:
     """Returns the address of the service. It must not send the key unencrypted over a network."""
+    problem = _problem_of(base_url)
+    if problem:
+        raise EnrichmentError("base_url_unusable", f"The address of the service {problem}")
+    return base_url
+
+
+def _problem_of(base_url: str) -> str | None:
+    """Returns what is wrong with an address and what to do, or None for a usable one."""
+    if base_url == "":
+        return "is missing. Set NPI_EMAIL_URL or pass base_url."
     try:
         url = httpx.URL(base_url)
     except httpx.InvalidURL:
         url = httpx.URL()
-    if url.host and url.scheme == "https":
-        return url
-    if url.scheme == "http" and _LOOPBACK.fullmatch(url.host):
-        return url
-    if base_url == "":
-        problem = "is missing. Set NPI_EMAIL_URL or pass base_url."
-    elif url.host and url.scheme == "http":
-        problem = "would send your API key unencrypted. Use one that begins with https://."
-    else:
-        problem = "is not a web address. Use one that begins with https://."
-    raise EnrichmentError("base_url_unusable", f"The address of the service {problem}")
+    if url.scheme not in ("http", "https") or not url.host:
+        return "is not a URL. Use one that begins with https://."
+    if url.scheme == "http" and not _LOOPBACK.fullmatch(url.host):
+        return "would send your API key unencrypted. Use one that begins with https://."
+    copied = _COPIED_PATH.search(url.path)
+    if copied:
+        return f"contains {copied[0]}. Leave out that part and everything after it."
+    if re.search("[?#@]", base_url):
+        return "contains a ?, a #, or an @. Leave out that part."
+    return None
 
 
 def _checked_key(api_key: str) -> str:

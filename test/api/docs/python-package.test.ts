@@ -3,15 +3,18 @@ import { buffer } from 'node:stream/consumers';
 import test from 'ava';
 import { fromBufferPromise } from 'yauzl';
 import { fresh } from '../../support/database.ts';
+import { examples } from '../../support/documented/examples.ts';
 import { startApi } from '../../support/stack.ts';
 
 // The Python package as the API serves it. `npm run clients` installs it with pip.
 
 const api = fresh(test, () => startApi());
-const PATH = '/docs/npi_email_enrichment-0.1.0-py3-none-any.whl';
+const addresses = examples().flatMap(({ text }) => text.match(/\/docs\/\S+\.whl/g) ?? []);
+const [path = ''] = addresses;
 
-test('the API serves the Python package without a key, and with an ETag', async (t) => {
-  const url = `${api.baseUrl}${PATH}`;
+test('the API serves the Python package that the pages name, with an ETag', async (t) => {
+  t.is(new Set(addresses).size, 1);
+  const url = `${api.baseUrl}${path}`;
   const response = await fetch(url);
   t.is(response.status, 200);
   t.is(response.headers.get('content-type'), 'application/zip');
@@ -21,14 +24,15 @@ test('the API serves the Python package without a key, and with an ETag', async 
 });
 
 test('the Python package records each of its files with its hash and size', async (t) => {
-  const bytes = Buffer.from(await (await fetch(`${api.baseUrl}${PATH}`)).bytes());
+  const bytes = Buffer.from(await (await fetch(`${api.baseUrl}${path}`)).bytes());
   const files = new Map<string, Buffer>();
   const archive = await fromBufferPromise(bytes);
   for await (const entry of archive.eachEntry()) {
     const stream = await archive.openReadStreamPromise(entry);
     files.set(entry.fileName, await buffer(stream));
   }
-  const about = 'npi_email_enrichment-0.1.0.dist-info';
+  const [, release] = /^\/docs\/(.+?)-py3/.exec(path) ?? [];
+  const about = `${release}.dist-info`;
   const lines = [...files]
     .filter(([name]) => name !== `${about}/RECORD`)
     .map(
@@ -39,5 +43,5 @@ test('the Python package records each of its files with its hash and size', asyn
   t.is(record, [...lines, `${about}/RECORD,,`, ''].join('\n'));
   t.true(files.has('npi_email_enrichment/__init__.py'));
   t.true(files.has('npi_email_enrichment/py.typed'));
-  t.regex(files.get(`${about}/METADATA`)?.toString() ?? '', /^Version: 0\.1\.0$/m);
+  t.true(files.has(`${about}/METADATA`));
 });

@@ -165,7 +165,7 @@ inPython('the package raises a permanent error at once, with its details', async
   );
   const cases: readonly [object, string, number | null, RegExp][] = [
     [{ api_key: 'npe_wrong' }, 'api_key_invalid', 401, /^The API key is not valid\. \w/],
-    [{ type: 'some' }, 'literal_error', 422, /^body\.enrichment_email_type: /],
+    [{ type: 'some' }, 'request_invalid', 422, /^body\.enrichment_email_type: /],
     [{ api_key: 'html' }, 'not_the_api', 200, /Check the address/],
     [{ api_key: 'moved' }, 'http_307', 307, /Check the address/],
     [{ api_key: 'two\nlines' }, 'api_key_unusable', null, /Copy it again/],
@@ -173,6 +173,8 @@ inPython('the package raises a permanent error at once, with its details', async
     [{ base_url: 'http://[::1]:1', patience: 0 }, 'unreachable', null, /::1/],
     [{ base_url: '' }, 'base_url_unusable', null, /Set NPI_EMAIL_URL/],
     [{ api_key: '' }, 'api_key_unusable', null, /Set NPI_EMAIL_API_KEY/],
+    [{ base_url: `${url}/docs/python` }, 'base_url_unusable', null, /contains \/docs\./],
+    [{ base_url: `${url}?a` }, 'base_url_unusable', null, /Leave out that part/],
     [{ npis: ['1234567893', 123] }, 'npi_invalid', null, /^NPI 2 is not a string/],
   ];
   for (const [options, code, status, message] of cases) {
