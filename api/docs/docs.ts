@@ -1,12 +1,14 @@
 import { readFileSync } from 'node:fs';
 import type { Lifecycle, Server } from '@hapi/hapi';
+import { problem } from '../problems.ts';
 import { published } from '../routes/service.ts';
 import type { Site } from '../site.ts';
 import { clientPackage } from './client-package.ts';
-import { article, type Entry } from './layout.ts';
+import { article, type Entry, missingPage } from './layout.ts';
 import { llms, readPages } from './pages.ts';
 import { pythonPackage } from './python-package.ts';
 import { REFERENCE, REFERENCE_POLICY, referencePage, scalarScript } from './reference.ts';
+import { searchIndex } from './search.ts';
 
 // The documentation for users of the API. Its pages are the Markdown files in this folder, and the
 // reference. All pages are rendered once when the process starts, and are served from memory.
@@ -23,6 +25,7 @@ const POLICY =
 const ASSETS: Readonly<Record<string, string>> = {
   'style.css': 'text/css',
   'favicon.svg': 'image/svg+xml',
+  'script.js': 'text/javascript',
   'reference-settings.js': 'text/javascript',
 };
 
@@ -39,11 +42,13 @@ export function registerDocs(server: Server, site: Site): void {
     serve(server, `/docs/${page.name}.md`, 'text/markdown', page.markdown);
   }
   serve(server, REFERENCE.path, 'text/html', referencePage(entries), REFERENCE_POLICY);
+  serveMissing(server, entries);
   server.route([scalarScript(), clientPackage(), pythonPackage()]);
   for (const [name, type] of Object.entries(ASSETS)) {
     const file = new URL(`assets/${name}`, import.meta.url);
     serve(server, `/docs/${name}`, type, readFileSync(file, 'utf8'));
   }
+  serve(server, '/docs/search.json', 'application/json', searchIndex(pages, site));
   serve(server, '/llms.txt', 'text/plain', llms(pages, site));
   for (const path of ['/', '/docs/index']) {
     const handler: Lifecycle.Method = (_request, h) => h.redirect('/docs');
@@ -65,5 +70,20 @@ function serve(
     path,
     options: { auth: false },
     handler: (request, h) => answer(request, h).header('content-security-policy', policy),
+  });
+}
+
+/** Registers the 404 below `/docs`: a page for browsers, and the usual problem for programs. */
+function serveMissing(server: Server, entries: readonly Entry[]): void {
+  const answer = published('text/html', missingPage(entries));
+  server.route({
+    method: 'GET',
+    path: '/docs/{any*}',
+    options: { auth: false },
+    handler: (request, h) => {
+      const accepted = String(request.headers.accept);
+      if (!accepted.includes('text/html')) throw problem('not_found');
+      return answer(request, h).code(404).header('content-security-policy', POLICY);
+    },
   });
 }

@@ -39,16 +39,18 @@ export function layout({ path, title, summary }: Entry, parts: Parts): string {
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="description" content="${summary.replaceAll('"', '&quot;')}">
+<meta name="description" content="${escaped(summary)}">
 <title>${title} · ${NAME}</title>
 <link rel="icon" href="/docs/favicon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/docs/style.css">
+<script src="/docs/script.js" defer></script>
 ${head}
 </head>
 <body>
 <a class="skip" href="#content">Skip to content</a>
 <header class="top">
 <a class="brand" href="/docs">${MARK}<span>${NAME}</span></a>
+<button class="search" type="button" hidden>Search <kbd>/</kbd></button>
 <button class="burger" type="button" popovertarget="menu" aria-label="Menu"></button>
 </header>
 <nav id="menu" popover aria-label="Pages">
@@ -58,6 +60,11 @@ ${menu.join('\n')}
 <p class="machines"><a href="/openapi.json">openapi.json</a> <a href="/llms.txt">llms.txt</a></p>
 </nav>
 ${content}
+<dialog id="search" aria-label="Search">
+<input type="search" placeholder="Search the documentation" aria-label="Search the documentation" autocomplete="off" spellcheck="false">
+<ol></ol>
+<p hidden>Nothing found.</p>
+</dialog>
 </body>
 </html>
 `;
@@ -94,7 +101,7 @@ function contentsOf(sections: readonly Section[]): string {
     .filter(({ depth }) => depth === 2 || depth === 3)
     .map(
       ({ id, depth, title }) =>
-        `<li class="depth-${depth}"><a href="#${id}">${title}</a></li>`,
+        `<li class="depth-${depth}"><a href="#${id}">${escaped(title)}</a></li>`,
     );
   return `<ul>\n${links.join('\n')}\n</ul>`;
 }
@@ -112,4 +119,19 @@ function neighbors(path: string, entries: readonly Entry[]): string {
 
 function neighbor(rel: string, label: string, { path, title }: Entry): string {
   return `<a rel="${rel}" href="${path}"><small>${label}</small>${title}</a>`;
+}
+
+/** Returns the HTML for a path at which there is no page. */
+export function missingPage(entries: readonly Entry[]): string {
+  const title = 'Page not found';
+  const content = `<main id="content" class="page">
+<h1>${title}</h1>
+<p>There is nothing at this path. Start at <a href="/docs">Quick start</a>, or press <kbd>/</kbd> to search.</p>
+</main>`;
+  return layout({ path: '', title, summary: title }, { entries, head: '', content });
+}
+
+/** Returns a text with the characters escaped that HTML would interpret. */
+function escaped(text: string): string {
+  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('"', '&quot;');
 }

@@ -6,6 +6,8 @@ Scalar.createApiReference('#reference', {
   withDefaultFonts: false,
   hideDarkModeToggle: true,
   hideModels: true,
+  // Ours finds operations too.
+  hideSearch: true,
   orderRequiredPropertiesFirst: true,
   documentDownloadType: 'none',
   defaultHttpClient: { targetKey: 'shell', clientKey: 'curl' },

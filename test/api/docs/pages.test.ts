@@ -37,7 +37,7 @@ test('the path / redirects to the documentation', async (t) => {
 test('every documentation page exists as HTML and as Markdown, with an ETag', async (t) => {
   const paths = await pagePaths();
   t.true(paths.length > 7);
-  for (const path of ['/docs/style.css', ...paths]) {
+  for (const path of ['/docs/style.css', '/docs/script.js', ...paths]) {
     const page = await get(path);
     t.is(page.status, 200, path);
     const etag = page.headers.get('etag') ?? '';
@@ -52,7 +52,16 @@ test('every documentation page exists as HTML and as Markdown, with an ETag', as
     t.is(markdown.headers.get('content-type'), 'text/markdown; charset=utf-8');
     t.regex(await markdown.text(), /^# /);
   }
-  t.is((await get('/docs/nothing')).status, 404);
+});
+
+test('a wrong path has a page for browsers, and a problem for programs', async (t) => {
+  const page = await get('/docs/nothing', { headers: { accept: 'text/html,*/*' } });
+  t.is(page.status, 404);
+  t.regex(page.headers.get('content-type') ?? '', /^text\/html/);
+  t.regex(await page.text(), /href="\/docs"/);
+  const answer = await get('/docs/nothing');
+  t.is(answer.status, 404);
+  t.is(answer.headers.get('content-type'), 'application/problem+json');
 });
 
 test('pages, llms.txt, OpenAPI, and errors name the service and its support', async (t) => {
@@ -147,4 +156,50 @@ inBrowser('every link of a page leads to an existing page and heading', async (t
   }
   t.true(links.length > 100);
   t.deepEqual(broken, []);
+});
+
+inBrowser('the search finds sections and operations', async (t) => {
+  const url = new URL('/docs/errors', api.baseUrl);
+  const trouble = await visit(browser, url, {}, async (page) => {
+    for (const [words, path] of [
+      ['reuse of keys idempotency', null],
+      ['idempotency-key', '/docs/lifecycle#idempotency-key'],
+      ['send a delivery again', '/docs/reference#tag/deliveries/POST'],
+    ] as const) {
+      await page.keyboard.press('/');
+      await page.getByRole('searchbox').fill(words);
+      const dialog = page.getByRole('dialog', { name: 'Search' });
+      if (path === null) await dialog.getByText('Nothing found.').waitFor();
+      else await dialog.locator(`a[href^="${path}"]`).first().waitFor();
+      await page.keyboard.press('Escape');
+    }
+    await page.keyboard.press('/');
+    await page.getByRole('searchbox').fill('idempotency-key');
+    await page.getByRole('searchbox').press('Enter');
+    await page.waitForURL('**/docs/lifecycle#idempotency-key');
+  });
+  t.deepEqual(trouble, []);
+});
+
+inBrowser('a code block has colors and a button that copies it', async (t) => {
+  const options = { permissions: ['clipboard-read', 'clipboard-write'] };
+  await visit(browser, new URL('/docs', api.baseUrl), options, async (page) => {
+    t.true((await page.locator('.hljs-string').count()) > 5);
+    const block = page.locator('.code').first();
+    await block.getByRole('button', { name: 'Copy' }).click();
+    await block.getByRole('button', { name: 'Copied' }).waitFor();
+    const copied = await page.evaluate('navigator.clipboard.readText()');
+    t.is(copied, await block.locator('code').textContent());
+  });
+});
+
+inBrowser('a narrow table shows the title of its column at each cell', async (t) => {
+  const options = { viewport: { width: 390, height: 800 } };
+  await visit(browser, new URL('/docs/sandbox', api.baseUrl), options, async (page) => {
+    const cell = page.locator('td').nth(2);
+    const label = await cell.evaluate(
+      'node => getComputedStyle(node, "::before").content',
+    );
+    t.is(label, '"NPIs"');
+  });
 });
