@@ -174,7 +174,7 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   if (requestBody)
     operation.requestBody = { required: true, content: content(requestBody) };
   if (isDelivered) {
-    const post = received(`${id}Result`);
+    const post = received(`${id}Result`, written.delivery, signatureVector);
     operation.callbacks = { result: { '{$request.body#/webhook/url}': { post } } };
   }
   return operation;
@@ -196,25 +196,38 @@ function parameterOrReference(name: string): JsonObject {
     : parameter(name);
 }
 
-const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
-
 /**
- * A signed example delivery with which users can test their signature check. It has the headers,
- * the body exactly as it was signed, and the secret. This secret is used nowhere else.
+ * A signed example of a webhook with which users can test their signature check. It has the
+ * headers, the body exactly as it was signed, and the secret. This secret is used nowhere else.
  */
-export const signatureVector = {
-  ...vector,
+type Vector = Readonly<Record<keyof typeof written.delivery.vector | 'body', string>>;
+
+export const signatureVector: Vector = {
+  ...written.delivery.vector,
   body: JSON.stringify(EXAMPLES.delivery['real-time'].value),
 };
 
+export const lowCreditsVector: Vector = {
+  ...written.lowCredits.vector,
+  body: JSON.stringify(EXAMPLES.creditsLow.low.value),
+};
+
+const { headers: deliveryHeaders, ...everyDelivery } = written.received;
+
 /**
- * Describes the request that we send to a webhook receiver, and what the receiver's responses mean
+ * Describes a request that we send to a webhook receiver, and what the receiver's responses mean
  * (api/docs/webhooks.md, Webhooks).
  */
-function received(operationId: string): JsonObject {
+function received(
+  operationId: string,
+  { summary, description, requestBody }: Omit<typeof written.delivery, 'vector'>,
+  vector: Vector,
+): JsonObject {
   return {
     operationId,
-    ...delivery,
+    summary,
+    description,
+    ...everyDelivery,
     parameters: Object.entries(deliveryHeaders).map(([name, header]) => ({
       name,
       in: 'header',
@@ -227,7 +240,7 @@ function received(operationId: string): JsonObject {
       description: requestBody.description,
       content: content(requestBody.body),
     },
-    'x-test-vector': signatureVector,
+    'x-test-vector': { ...vector },
   };
 }
 
@@ -237,6 +250,10 @@ const PATHS: JsonObject = Object.fromEntries(
     { [route.method.toLowerCase()]: operationOf(route) },
   ]),
 );
+/** The requests to receivers that no submit has named. */
+const WEBHOOKS: JsonObject = {
+  'credits.low': { post: received('creditsLow', written.lowCredits, lowCreditsVector) },
+};
 const RESPONSES: JsonObject = {
   ...Object.fromEntries(
     DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)]),
@@ -298,6 +315,7 @@ export function openapiDocument({ publicUrl, support }: Site): JsonObject {
     security: [{ bearer: [] }, { apiKey: [] }],
     tags: TAGS,
     paths: PATHS,
+    webhooks: WEBHOOKS,
     components,
   };
   return JSON.parse(JSON.stringify(document).replaceAll(SUPPORT, support)) as JsonObject;

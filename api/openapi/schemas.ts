@@ -306,6 +306,19 @@ export const creditsAnswer = Joi.object({
   used: credits.description('Charged credits.'),
 }).meta({ name: 'Credits' });
 
+/** The body of the webhook `credits.low`. */
+export const creditsLow = Joi.object({
+  type: text.valid('credits.low'),
+  timestamp: timestamp.description('The time of the balance.'),
+  data: Joi.object({
+    available: credits.min(0).description('Credits that new submits can spend.'),
+    held: credits.min(0).description('Credits held for requests that are not final.'),
+    threshold: credits.min(1).description('The message is sent below this number.'),
+  })
+    .required()
+    .meta({ name: 'CreditsLowData' }),
+}).meta({ name: 'CreditsLow' });
+
 /** The 200 response of `GET /api/v1/credits/ledger`. */
 export const ledgerAnswer = Joi.object({
   entries: Joi.array()

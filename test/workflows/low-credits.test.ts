@@ -8,6 +8,7 @@ import {
   setLowCreditAlert,
 } from '../../db/webhooks/low-credits.ts';
 import { resendAny } from '../../db/webhooks/resends.ts';
+import { violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { status } from '../support/receiver.ts';
@@ -55,6 +56,7 @@ test('a submit that leaves fewer credits than the threshold causes one signed we
   const { webhookSecret } = await showWebhookSecret(stack.db, organizationId);
   const headers = message.headers as Record<string, string>;
   const body = new Webhook(webhookSecret).verify(message.body, headers);
+  t.deepEqual(violations('#/components/schemas/CreditsLow', body), []);
   const { timestamp, data } = body as {
     readonly timestamp: string;
     readonly data: { readonly held: number };
