@@ -196,10 +196,8 @@ inBrowser('a code block has colors and a button that copies it', async (t) => {
 inBrowser('a narrow table shows the title of its column at each cell', async (t) => {
   const options = { viewport: { width: 390, height: 800 } };
   await visit(browser, new URL('/docs/sandbox', api.baseUrl), options, async (page) => {
-    const cell = page.locator('td').nth(2);
-    const label = await cell.evaluate(
-      'node => getComputedStyle(node, "::before").content',
-    );
+    const cell = 'document.querySelectorAll("td")[2]';
+    const label = await page.evaluate(`getComputedStyle(${cell}, "::before").content`);
     t.is(label, '"NPIs"');
   });
 });
