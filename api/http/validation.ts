@@ -5,12 +5,12 @@ import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
 import { BATCH_STATUSES, TEST_OUTCOMES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
-import table from './findings.json' with { type: 'json' };
+import table from './faults.json' with { type: 'json' };
 
 // Joi schemas check the bodies, parameters, and headers of requests. This file translates joi's
 // errors into the entries of a 422 response (api/docs/errors.md, 422).
 
-interface Finding {
+interface Fault {
   /** A stable code for programs. */
   readonly type: string;
   /** The message of pydantic 2, which clients may match. */
@@ -23,7 +23,7 @@ interface Finding {
  * The entry for each joi error, and for what joi doesn't check. If the key of a joi error begins
  * with the name of a field, the entry applies only to that field.
  */
-const FINDINGS: Readonly<Record<string, Finding>> = table;
+const FAULTS: Readonly<Record<string, Fault>> = table;
 
 /**
  * Validates a value from a request.
@@ -53,7 +53,7 @@ export function check<T>(
   return { value, problems };
 }
 
-/** Returns the problem for a finding that is not a joi error. */
+/** Returns the problem for a fault that joi does not find. */
 export function problemAt(loc: Problem['loc'], name: keyof typeof table): Problem {
   const { type, words, advice } = table[name];
   return { loc, msg: `${words}. ${advice}`, type };
@@ -65,15 +65,15 @@ function problemOf(
 ): Problem {
   // An item of a list has the name of the list.
   const field = path.findLast((part) => typeof part === 'string') ?? place;
-  const finding = FINDINGS[`${field} ${found}`] ?? FINDINGS[found] ?? table.other;
+  const fault = FAULTS[`${field} ${found}`] ?? FAULTS[found] ?? table.other;
   const { limit, value, regex, valids } = context;
-  const words = finding.words
+  const words = fault.words
     .replace('{limit}', limit)
     .replace('{length}', value?.length)
     .replace('{pattern}', () => regex.source)
     .replace('{choices}', () => choices(valids));
-  const msg = `${words}. ${finding.advice}`;
-  return { loc: [place, ...path], msg, type: finding.type };
+  const msg = `${words}. ${fault.advice}`;
+  return { loc: [place, ...path], msg, type: fault.type };
 }
 
 /** Returns text like `'any', 'professional' or 'personal'`. */

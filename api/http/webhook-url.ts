@@ -3,7 +3,7 @@ export const MAX_URL_LENGTH = 2048;
 export const URL_START = /^[Hh][Tt][Tt][Pp][Ss]:\/\/[^/\\]/;
 
 /**
- * Returns what is wrong with the URL of a webhook receiver, as a key of findings.json, or
+ * Returns what is wrong with the URL of a webhook receiver, as a key of faults.json, or
  * null if it can be used.
  * @param forbids returns true if deliveries to the URL are forbidden, because its host is a
  * forbidden IP address or an internal name
