@@ -16,7 +16,9 @@ export const REFERENCE: Entry = {
 
 /**
  * The Content-Security-Policy of the reference. Scalar adds style elements, and its images are in
- * its script. It sends requests only to this service.
+ * its script. It needs no inline script, no `eval`, and no other host. Swagger UI also works without
+ * inline styles, but shows fewer examples and limits. RapiDoc, OpenAPI Explorer, and Elements need
+ * inline styles too.
  */
 export const REFERENCE_POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
