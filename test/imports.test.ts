@@ -224,6 +224,7 @@ test('only deploy/config/config.ts and the client command read the environment',
   );
   t.deepEqual(readers.filter(outside('test/')).sort(), [
     'api/client/arguments.ts',
+    'api/client/mcp.ts',
     'deploy/config/config.ts',
   ]);
 });

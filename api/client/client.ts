@@ -78,10 +78,14 @@ export class EnrichmentClient {
 
   /** Returns the organization's batches, newest first. */
   getBatches(filter: BatchFilter = {}): AsyncGenerator<Batch> {
-    const { since, until, ...others } = filter;
-    const query = new URLSearchParams(others);
-    if (since) query.set('since', since.toISOString());
-    if (until) query.set('until', until.toISOString());
+    const query = new URLSearchParams();
+    for (const [name, value] of Object.entries(filter)) {
+      if (value instanceof Date) {
+        query.set(name, value.toISOString());
+      } else if (value !== undefined) {
+        query.set(name, value);
+      }
+    }
     return this.#list('/api/v1/batches', 'batches', query);
   }
 

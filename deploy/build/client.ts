@@ -34,7 +34,7 @@ try {
     platform: 'node',
     target: 'node22',
     format: 'esm',
-    external: ['standardwebhooks'],
+    external: ['standardwebhooks', '@modelcontextprotocol/sdk'],
   });
   const tsc = join(ROOT, 'node_modules', '.bin', 'tsc');
   await run(tsc, ['--project', CLIENT, '--outDir', dist]);
