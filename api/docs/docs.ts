@@ -5,7 +5,7 @@ import { published } from '../routes/service.ts';
 import type { Site } from '../site.ts';
 import { clientPackage } from './client-package.ts';
 import { article, type Entry, missingPage } from './layout.ts';
-import { llms, readPages } from './pages.ts';
+import { llms, llmsFull, readPages } from './pages.ts';
 import { pythonPackage } from './python-package.ts';
 import { REFERENCE, REFERENCE_POLICY, referencePage, scalarScript } from './reference.ts';
 import { searchIndex } from './search.ts';
@@ -31,7 +31,8 @@ const ASSETS: Readonly<Record<string, string>> = {
 
 /**
  * Registers the routes of the documentation: each page as HTML and as Markdown, the reference, the
- * assets, the packages of the clients, `/llms.txt`, and redirects from `/` and `/docs/index` to `/docs`.
+ * assets, the packages of the clients, `/llms.txt` and `/llms-full.txt`, and redirects from `/` and
+ * `/docs/index` to `/docs`.
  */
 export function registerDocs(server: Server, site: Site): void {
   const pages = readPages(site);
@@ -50,6 +51,7 @@ export function registerDocs(server: Server, site: Site): void {
   }
   serve(server, '/docs/search.json', 'application/json', searchIndex(pages, site));
   serve(server, '/llms.txt', 'text/plain', llms(pages, site));
+  serve(server, '/llms-full.txt', 'text/plain', llmsFull(pages));
   for (const path of ['/', '/docs/index']) {
     const handler: Lifecycle.Method = (_request, h) => h.redirect('/docs');
     server.route({ method: 'GET', path, options: { auth: false }, handler });

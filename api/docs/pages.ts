@@ -77,7 +77,16 @@ export function llms(pages: readonly Page[], { publicUrl, support }: Site): stri
     `> ${first?.summary}`,
     `The API is at ${publicUrl}. Support: ${support}`,
     '## Docs',
-    [...list, '- [OpenAPI](/openapi.json): OpenAPI 3.1, for machines'].join('\n'),
+    [
+      ...list,
+      '- [All pages](/llms-full.txt): these pages in one text',
+      '- [OpenAPI](/openapi.json): OpenAPI 3.1, for machines',
+    ].join('\n'),
     '',
   ].join('\n\n');
+}
+
+/** Returns `/llms-full.txt`, which has the text of all pages for language models. */
+export function llmsFull(pages: readonly Page[]): string {
+  return pages.map(({ markdown }) => markdown).join('\n');
 }

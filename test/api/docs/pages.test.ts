@@ -54,6 +54,14 @@ test('every documentation page exists as HTML and as Markdown, with an ETag', as
   }
 });
 
+test('/llms-full.txt has the text of every page', async (t) => {
+  const all = await (await get('/llms-full.txt')).text();
+  for (const path of await pagePaths()) {
+    const page = await get(`/docs/${path.split('/')[2] ?? 'index'}.md`);
+    t.true(all.includes(await page.text()), path);
+  }
+});
+
 test('a wrong path has a page for browsers, and a problem for programs', async (t) => {
   const page = await get('/docs/nothing', { headers: { accept: 'text/html,*/*' } });
   t.is(page.status, 404);
