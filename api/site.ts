@@ -12,6 +12,12 @@ export interface Site {
  */
 export const SUPPORT = '{support}';
 
+/**
+ * Stands for the URL of the API in the pages and in the Postman collection, which are written before
+ * the URL is known.
+ */
+export const EXAMPLE_URL = 'https://api.example.com';
+
 /** Returns true if support is reached by email. Otherwise it has a page. */
 export function isEmail(support: string): boolean {
   return !support.startsWith('https:');

@@ -16,7 +16,8 @@ import { TOOLS } from './support/tools.ts';
 /**
  * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from
  * it, and the programs in `test/clients/` are compiled with these clients and our Python package, and
- * use them against the whole service. The run ends at the first warning, with the output of the tool.
+ * use them against the whole service. Newman runs the Postman collection, and Bruno imports it. The
+ * run ends at the first warning, with the output of the tool.
  */
 const FOLDER = fileURLToPath(new URL('./clients/', import.meta.url));
 /** Turns off update checks and telemetry of the tools. */
@@ -30,6 +31,8 @@ const PYTHON_CLIENTS = 'generated/python';
 /** The programs that use our Python package, and the first of them from a page in `api/docs/`. */
 const DOCUMENTED = 'enrich.py';
 const OF_PACKAGE = [DOCUMENTED, 'by_package.py', 'package_types.py'];
+/** The program that runs the Postman collection. */
+const COLLECTION = 'postman.mjs';
 
 /** The programs that use a client, and the commands that make these clients. */
 const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
@@ -72,7 +75,8 @@ await runCheck(async (started) => {
   const clients = CLIENTS.filter(
     ([, generator]) => !missing.includes(generator.split(' ')[0] ?? ''),
   );
-  const programs = [...clients.map(([program]) => program), ...OF_PACKAGE];
+  const generated = clients.map(([program]) => program);
+  const programs = [...generated, ...OF_PACKAGE, COLLECTION];
   const leftOut = CLIENTS.map(([program]) => program).filter(
     (program) => !programs.includes(program),
   );
@@ -130,6 +134,7 @@ await runCheck(async (started) => {
 function commandOf(program: string): string {
   if (program.endsWith('.py')) return `python ${program}`;
   if (program.endsWith('.ts')) return `node compiled/${program.replace('.ts', '.js')}`;
+  if (program.endsWith('.mjs')) return `node ${program}`;
   return `go run ./${program}`;
 }
 

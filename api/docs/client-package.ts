@@ -14,6 +14,6 @@ export function clientPackage(): ServerRoute {
     method: 'GET',
     path: '/docs/npi-email-enrichment.tgz',
     options: { auth: false },
-    handler: publishedFile('application/gzip', readBuilt(FILE, 'client')),
+    handler: publishedFile('application/gzip', readBuilt(FILE)),
   };
 }

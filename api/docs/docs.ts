@@ -2,7 +2,8 @@ import { readFileSync } from 'node:fs';
 import type { Lifecycle, Server } from '@hapi/hapi';
 import { problem } from '../problems.ts';
 import { published } from '../routes/service.ts';
-import type { Site } from '../site.ts';
+import { EXAMPLE_URL, type Site } from '../site.ts';
+import { readBuilt } from './built.ts';
 import { clientPackage } from './client-package.ts';
 import { article, type Entry, missingPage } from './layout.ts';
 import { llms, llmsFull, readPages } from './pages.ts';
@@ -31,8 +32,8 @@ const ASSETS: Readonly<Record<string, string>> = {
 
 /**
  * Registers the routes of the documentation: each page as HTML and as Markdown, the reference, the
- * assets, the packages of the clients, `/llms.txt` and `/llms-full.txt`, and redirects from `/` and
- * `/docs/index` to `/docs`.
+ * assets, the packages of the clients, the Postman collection, `/llms.txt`, `/llms-full.txt`, and
+ * redirects from `/` and `/docs/index` to `/docs`.
  */
 export function registerDocs(server: Server, site: Site): void {
   const pages = readPages(site);
@@ -50,6 +51,10 @@ export function registerDocs(server: Server, site: Site): void {
     serve(server, `/docs/${name}`, type, readFileSync(file, 'utf8'));
   }
   serve(server, '/docs/search.json', 'application/json', searchIndex(pages, site));
+  const collection = readBuilt('api/docs/postman.json')
+    .toString()
+    .replaceAll(EXAMPLE_URL, site.publicUrl);
+  serve(server, '/docs/postman.json', 'application/json', collection);
   serve(server, '/llms.txt', 'text/plain', llms(pages, site));
   serve(server, '/llms-full.txt', 'text/plain', llmsFull(pages));
   for (const path of ['/', '/docs/index']) {

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import type { Site } from '../site.ts';
+import { EXAMPLE_URL, type Site } from '../site.ts';
 
 /** A page of the documentation. */
 export interface Page {
@@ -31,9 +31,6 @@ const NAMES = [
  * its npm package.
  */
 const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md' };
-
-/** Stands for the URL of the service in the Markdown files. */
-const EXAMPLE_URL = 'https://api.example.com';
 
 /** Reads all pages, and fills in the URL of the service. */
 export function readPages({ publicUrl }: Site): readonly Page[] {

@@ -38,7 +38,7 @@ export function referencePage(entries: readonly Entry[]): string {
 
 /** Returns the route that serves Scalar. All browsers accept gzip, and no other program reads it. */
 export function scalarScript(): ServerRoute {
-  const answer = publishedFile('text/javascript', readBuilt(SCALAR, 'reference'));
+  const answer = publishedFile('text/javascript', readBuilt(SCALAR));
   return {
     method: 'GET',
     path: '/docs/scalar.js',

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { build } from 'esbuild';
 import './client-types.ts';
 
-// `npm run client` builds the npm package of the client, which the API serves. The same sources give
+// `npm run build` builds the npm package of the client, which the API serves. The same sources give
 // the same bytes, so a customer's lockfile stays valid until the client changes.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { constants, gzip } from 'node:zlib';
 
-// `npm run reference` writes the script of the reference page, which the API serves compressed. It
+// `npm run build` writes the script of the reference page, which the API serves compressed. It
 // comes from a package of which only this script is needed, but which brings 270 others. So
 // production doesn't install it.
 

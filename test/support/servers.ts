@@ -35,8 +35,8 @@ type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
 /**
  * Starts the servers that all test files need: temporary PostgreSQL and Temporal, unless the
- * environment names some. Also bundles the workflows, and builds the files that the API serves. Puts the results
- * into the environment of this process, which children inherit.
+ * environment names some. Also bundles the workflows, and builds the files that the API serves. Puts
+ * the results into the environment of this process, which children inherit.
  * @returns a function that stops the started servers
  */
 export async function startServers({
@@ -86,11 +86,9 @@ export async function startServers({
       return await Promise.all(starting);
     },
   );
-  for (const script of ['client', 'reference']) {
-    await step(script, () =>
-      succeed('npm', ['run', script, '--prefix', ROOT], `the ${script} cannot be built`),
-    );
-  }
+  await step('files that the API serves', () =>
+    succeed('npm', ['run', 'build', '--prefix', ROOT], 'they cannot be built'),
+  );
   // Bundles once for all files, because each bundling takes seconds.
   const bundle = join(
     temporaryFolder((remove) => started.defer(remove)),
