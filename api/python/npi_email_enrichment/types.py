@@ -154,3 +154,17 @@ class Delivery(TypedDict):
     decided_at: str | None
     next_attempt_at: str | None
     attempts: list[DeliveryAttempt]
+
+
+class CreditsLowData(TypedDict):
+    available: int
+    held: int
+    threshold: int
+
+
+class CreditsLow(TypedDict):
+    """The body of the webhook `credits.low`."""
+
+    type: Literal["credits.low"]
+    timestamp: str
+    data: CreditsLowData
