@@ -70,7 +70,7 @@ assert (poor.code, poor.status) == ("insufficient_credits", 402)
 assert poor.problem is not None and poor.problem["shortfall"] == 1
 
 assert error_of(lambda: client.get_batch(UNKNOWN)).code == "batch_not_found"
-assert "Remove the spaces" in str(error_of(lambda: client.submit_single(f" {FOUND}")))
+assert "without spaces" in str(error_of(lambda: client.submit_single(f" {FOUND}")))
 
 busy = Client(base_url=BASE_URL, api_key=BUSY_KEY, patience=0)
 assert error_of(busy.credits).code == "rate_limited"

@@ -143,9 +143,6 @@ def _refuse(response: httpx.Response, body: Any) -> NoReturn:
     elif isinstance(detail, list) and detail:
         code = "request_invalid"
         text = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail)
-        hint = response.links.get("help", {}).get("title")
-        if hint:
-            text = f"{text}. {hint}"
     else:
         problem = {}
     raise EnrichmentError(
