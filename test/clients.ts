@@ -57,10 +57,7 @@ const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
     'by_ogen',
     'go tool ogen --target generated/ogen --package ogen --config ogen.yml openapi.json',
   ],
-  [
-    'by_oapi_codegen',
-    'go tool oapi-codegen -generate types,client -package oapi -o generated/oapi/client.go openapi.json',
-  ],
+  ['by_oapi_codegen', 'go tool oapi-codegen -config oapi-codegen.yml openapi.json'],
 ];
 
 /** Programs that may be missing on this machine, and the argument that shows their version. */
