@@ -41,6 +41,7 @@ export const ROUTES = [
   },
   { id: 'getCredits', method: 'GET', path: '/api/v1/credits', scope: 'keyed' },
   { id: 'getLedger', method: 'GET', path: '/api/v1/credits/ledger', scope: 'keyed' },
+  { id: 'getUsage', method: 'GET', path: '/api/v1/usage', scope: 'keyed' },
   { id: 'getHealth', method: 'GET', path: '/healthz', scope: 'open' },
   { id: 'getReadiness', method: 'GET', path: '/readyz', scope: 'open' },
   { id: 'getDescription', method: 'GET', path: '/openapi.json', scope: 'open' },

@@ -28,6 +28,7 @@ import {
 import { createQueues, type Place } from './http/turn-queue.ts';
 import { idsIn } from './http/validation.ts';
 import { type ApiError, PRIVATE, problem, registerErrors } from './problems.ts';
+import { creditsHandlers } from './routes/credits.ts';
 import { historyHandlers } from './routes/history.ts';
 import { pollHandlers } from './routes/poll.ts';
 import { Readiness, serviceHandlers } from './routes/service.ts';
@@ -170,6 +171,7 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     ...submitHandlers({ ...deps, starter }),
     ...pollHandlers(deps.db, deps.changes),
     ...historyHandlers({ ...deps, starter }),
+    ...creditsHandlers(deps.db),
     ...serviceHandlers(deps),
   };
   const open = { auth: false, payload: UNREAD_BODY } as const;

@@ -292,9 +292,23 @@ export function cut<T>(
   return { items, last: items.at(-1) ?? null };
 }
 
+/** A part of a list, from `since` to before `until`. Null if there is no limit on that side. */
+export interface Period {
+  readonly since: Date | null;
+  readonly until: Date | null;
+}
+
 /** Returns an SQL interval of `ms` milliseconds. */
 export function span(ms: number): SQL {
   return sql`make_interval(secs => ${ms / 1000}::float8)`;
+}
+
+/**
+ * Returns an SQL time from a time of a client. It is passed as a number of seconds, because
+ * JavaScript and PostgreSQL write the earliest and latest possible dates differently.
+ */
+export function moment(at: Date | null): SQL {
+  return sql`to_timestamp(${at && at.getTime() / 1000}::float8)`;
 }
 
 /** Returns the current time of PostgreSQL's clock, the only clock that all processes share. */

@@ -12,6 +12,8 @@ import type {
   LedgerEntry,
   SingleSubmit,
   TestOutcome,
+  UsageBy,
+  UsageReport,
 } from './types.ts';
 
 export interface SubmitOptions {
@@ -29,13 +31,22 @@ export interface PollOptions {
   readonly waitSeconds?: number;
 }
 
-export interface BatchFilter {
-  readonly status?: BatchStatus;
-  /** Only batches submitted at this time or later. */
+export interface Period {
+  /** Only what happened at this time or later. */
   readonly since?: Date;
-  /** Only batches submitted before this time. */
+  /** Only what happened before this time. */
   readonly until?: Date;
+}
+
+/** The period is that of the submits. */
+export interface BatchFilter extends Period {
+  readonly status?: BatchStatus;
   readonly npi?: string;
+}
+
+export interface UsageOptions extends Period {
+  /** The default is `day`. */
+  readonly by?: UsageBy;
 }
 
 /** One page of a list. */
@@ -78,15 +89,7 @@ export class EnrichmentClient {
 
   /** Returns the organization's batches, newest first. */
   getBatches(filter: BatchFilter = {}): AsyncGenerator<Batch> {
-    const query = new URLSearchParams();
-    for (const [name, value] of Object.entries(filter)) {
-      if (value instanceof Date) {
-        query.set(name, value.toISOString());
-      } else if (value !== undefined) {
-        query.set(name, value);
-      }
-    }
-    return this.#list('/api/v1/batches', 'batches', query);
+    return this.#list('/api/v1/batches', 'batches', queryOf(filter));
   }
 
   /** Returns the webhook deliveries of a batch, each with its newest attempts. */
@@ -128,8 +131,17 @@ export class EnrichmentClient {
   }
 
   /** Returns every movement of credits, newest first. */
-  getLedger(): AsyncGenerator<LedgerEntry> {
-    return this.#list('/api/v1/credits/ledger', 'entries');
+  getLedger(period: Period = {}): AsyncGenerator<LedgerEntry> {
+    return this.#list('/api/v1/credits/ledger', 'entries', queryOf(period));
+  }
+
+  /**
+   * Returns the usage of whole UTC days, by default of the current month.
+   * @throws {EnrichmentError} if the period has more than 366 days
+   */
+  async getUsage(options: UsageOptions = {}): Promise<UsageReport> {
+    const { body } = await this.#call<UsageReport>(`/api/v1/usage?${queryOf(options)}`);
+    return body;
   }
 
   async #submit(
@@ -164,6 +176,18 @@ export class EnrichmentClient {
       query.set('cursor', body.next_cursor);
     }
   }
+}
+
+function queryOf(options: BatchFilter & UsageOptions): URLSearchParams {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(options)) {
+    if (value instanceof Date) {
+      query.set(name, value.toISOString());
+    } else if (value !== undefined) {
+      query.set(name, value);
+    }
+  }
+  return query;
 }
 
 function pathOf(batchId: string): string {

@@ -76,15 +76,15 @@ export const customData = Joi.object()
   .example({ order: 17 })
   .meta({ name: 'CustomData', jsonSchema: { additionalProperties: true } });
 
+export const requestedType = Joi.string()
+  .valid(...REQUESTED_TYPES)
+  .description(
+    'The requested type. An email of another type is not returned. `any` (the default) prefers professional.',
+  )
+  .meta({ name: 'RequestedType' });
+
 const common = {
-  enrichment_email_type: Joi.string()
-    .valid(...REQUESTED_TYPES)
-    .empty(null)
-    .default('any')
-    .description(
-      'The requested type. An email of another type is not returned. `any` (the default) prefers professional.',
-    )
-    .meta({ name: 'RequestedType' }),
+  enrichment_email_type: requestedType.empty(null).default('any'),
   webhook: webhook.empty(null),
   custom_data: customData.empty(null).custom((value: object, helpers) => {
     const text = contextOf(helpers).customData ?? '';

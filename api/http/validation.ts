@@ -1,6 +1,7 @@
 import type { Request } from '@hapi/hapi';
 import Joi from 'joi';
-import type { LedgerPlace } from '../../db/accounts/credits.ts';
+import type { LedgerPlace } from '../../db/accounts/ledger.ts';
+import type { Period } from '../../db/client.ts';
 import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
 import { BATCH_STATUSES, TEST_OUTCOMES } from '../../db/words.ts';
@@ -229,6 +230,8 @@ export const PARAMETERS = {
   since: time,
   until: time,
   npi: matching('^[0-9]{10}$'),
+  by: Joi.string().valid('day', 'type').default('day'),
+  format: Joi.string().valid('json', 'csv').default('json'),
 };
 
 interface Paging {
@@ -253,7 +256,12 @@ export function ledgerCursor(place: LedgerPlace): string {
   return `${place.available}-${place.side.charAt(0)}${place.requestId.slice('req_'.length)}`;
 }
 
-const { status, since, until, npi, cursor, ledger_cursor } = PARAMETERS;
+/** The form of a response that can also be a file. */
+interface Formatted {
+  readonly format: 'json' | 'csv';
+}
+
+const { status, since, until, npi, cursor, ledger_cursor, by, format } = PARAMETERS;
 
 /** Schemas of the query parameters of each list. */
 export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({
@@ -266,7 +274,16 @@ export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({
 });
 export const DELIVERIES_QUERY = Joi.object<Paging>({ limit, cursor });
 export const DELIVERY_QUERY = Joi.object<{ readonly before: number | null }>({ before });
-export const LEDGER_QUERY = Joi.object<Paging>({ limit, cursor: ledger_cursor });
+export const LEDGER_QUERY = Joi.object<Period & Paging & Formatted>({
+  since,
+  until,
+  limit,
+  cursor: ledger_cursor,
+  format,
+});
+export const USAGE_QUERY = Joi.object<
+  Period & Formatted & { readonly by: 'day' | 'type' }
+>({ since, until, by, format });
 
 type Ids = Readonly<Record<'request_id' | 'batch_id' | 'delivery_id', string>>;
 

@@ -21,6 +21,8 @@ import { type Json, type JsonObject, jsonSchema, problemSchema } from './schemas
 interface Body {
   readonly schema: string;
   readonly examples: string;
+  /** If the body can also be a CSV file: the name of the file's examples. */
+  readonly file?: string;
 }
 
 /** An operation in operations.json. Its parameters and headers are listed by name. */
@@ -76,14 +78,21 @@ function responseHeaders(
   return headers;
 }
 
-function content({ schema, examples }: Body): JsonObject {
-  const shown = (EXAMPLES as Readonly<Record<string, JsonObject>>)[examples] ?? {};
-  return {
+function content({ schema, examples, file }: Body): JsonObject {
+  const types: Record<string, JsonObject> = {
     'application/json': {
       schema: { $ref: `#/components/schemas/${schema}` },
-      examples: shown,
+      examples: examplesNamed(examples),
     },
   };
+  if (file) {
+    types['text/csv'] = { schema: { type: 'string' }, examples: examplesNamed(file) };
+  }
+  return types;
+}
+
+function examplesNamed(name: string): JsonObject {
+  return (EXAMPLES as Readonly<Record<string, JsonObject>>)[name] ?? {};
 }
 
 const CHECKED: Readonly<Record<string, Joi.Schema>> = {

@@ -8,7 +8,7 @@ import {
   LEDGER_KINDS,
   REQUEST_STATUSES,
 } from '../../db/words.ts';
-import { customData, webhookMode } from '../http/submit-body.ts';
+import { customData, requestedType, webhookMode } from '../http/submit-body.ts';
 import { CURSOR, LEDGER_PAGE, PAGE } from '../http/validation.ts';
 import type { ProblemKind } from '../problems.ts';
 
@@ -329,10 +329,15 @@ export const ledgerAnswer = Joi.object({
         amount: credits.description(
           'The number of credits. Negative only for an adjustment that takes credits away.',
         ),
+        balance_after: credits.description('Credits available after this entry.'),
         request_id: requestId
           .allow(null)
           .description('The request, or null for grants and adjustments.'),
-        balance_after: credits.description('Credits available after this entry.'),
+        batch_id: batchId
+          .allow(null)
+          .description('The batch of the request, or null without a request.'),
+        npi: npi.allow(null).description('The NPI of the request, or null without one.'),
+        requested_type: requestedType.required().allow(null),
       }).meta({ name: 'LedgerEntry' }),
     )
     .max(PAGE.most)
@@ -340,6 +345,35 @@ export const ledgerAnswer = Joi.object({
     .description('Newest first.'),
   next_cursor: nextCursor(LEDGER_PAGE),
 }).meta({ name: 'Ledger' });
+
+const usageSums = {
+  found: credits.min(0).description('Requests with an email that was charged.'),
+  replayed: credits.min(0).description('Requests with an email that was free.'),
+  not_found: credits.min(0),
+  failed: credits.min(0),
+  credits_charged: credits.min(0),
+};
+
+/** The 200 response of `GET /api/v1/usage`. */
+export const usageAnswer = Joi.object({
+  since: timestamp.description('The start of the first UTC day.'),
+  until: timestamp.description('The end of the last UTC day.'),
+  by: text.valid('day', 'type').meta({ name: 'UsageBy' }),
+  usage: Joi.array()
+    .items(
+      Joi.object({
+        day: text
+          .pattern(/^\d{4}-\d\d-\d\d$/)
+          .allow(null)
+          .description('The UTC day, or null by type.'),
+        requested_type: requestedType.required().allow(null),
+        ...usageSums,
+      }).meta({ name: 'UsageItem' }),
+    )
+    .required()
+    .description('One item per day or type with usage, in this order.'),
+  total: Joi.object(usageSums).required().meta({ name: 'UsageTotal' }),
+}).meta({ name: 'UsageReport' });
 
 /** The body of every error except the 422 (RFC 9457). */
 export const problemAnswer = Joi.object({

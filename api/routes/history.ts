@@ -1,5 +1,4 @@
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import { listLedger } from '../../db/accounts/credits.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { batchObject } from '../../db/requests/envelope.ts';
 import {
@@ -16,9 +15,6 @@ import {
   DELIVERIES_QUERY,
   DELIVERY_QUERY,
   idsOf,
-  LEDGER_QUERY,
-  ledgerCursor,
-  ledgerPlace,
   listedBy,
 } from '../http/validation.ts';
 import { problem } from '../problems.ts';
@@ -28,8 +24,8 @@ import type { SubmitDeps } from './submit.ts';
 type HistoryDeps = Pick<SubmitDeps, 'db' | 'log' | 'starter'>;
 
 /**
- * Returns the handlers that list an organization's batches, the entries of its ledger, and its
- * webhook deliveries, and the handler that resends a delivery.
+ * Returns the handlers that list an organization's batches and webhook deliveries, and the handler
+ * that resends a delivery.
  */
 export function historyHandlers(deps: HistoryDeps) {
   const { db } = deps;
@@ -43,25 +39,6 @@ export function historyHandlers(deps: HistoryDeps) {
       return {
         batches: batches.map(batchObject),
         next_cursor: next?.slice('bat_'.length) ?? null,
-      };
-    },
-    getLedger: async (request) => {
-      const { limit, cursor } = listedBy(request, LEDGER_QUERY);
-      const page = { limit, after: cursor === null ? null : ledgerPlace(cursor) };
-      const { entries, next } = await readInTurn(request, (organizationId) =>
-        listLedger(db, organizationId, page),
-      );
-      return {
-        entries: entries.map(
-          ({ createdAt, kind, amount, requestId, availableAfter }) => ({
-            created_at: createdAt,
-            reason: kind,
-            amount,
-            request_id: requestId,
-            balance_after: availableAfter,
-          }),
-        ),
-        next_cursor: next && ledgerCursor(next),
       };
     },
     getDeliveries: async (request) => {

@@ -2,11 +2,9 @@ import { hash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { deflateSync, gzipSync } from 'node:zlib';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { type Readiness as DatabaseReadiness, readiness } from '../../db/migrate.ts';
 import { listElsewhere } from '../../db/workers.ts';
-import { readInTurn } from '../http/turn-queue.ts';
 import { openapiDocument } from '../openapi/document.ts';
 import type { Site } from '../site.ts';
 import type { TemporalDeps } from '../temporal.ts';
@@ -77,25 +75,13 @@ export class Readiness {
 
 type State = DatabaseReadiness | 'worker_elsewhere';
 
-interface ServiceDeps {
-  readonly db: Database;
-  readonly site: Site;
-}
-
 /**
- * Returns the handlers for an organization's credits, for liveness and readiness, and for the
- * OpenAPI document. Only the credits need an API key.
+ * Returns the handlers for liveness and readiness, and for the OpenAPI document. They need no API
+ * key.
  */
-export function serviceHandlers({ db, site }: ServiceDeps) {
+export function serviceHandlers({ site }: { readonly site: Site }) {
   const description = JSON.stringify(openapiDocument(site), null, 1);
   return {
-    // balance = total − used − held (api/docs/lifecycle.md, Credits).
-    getCredits: async (request) => {
-      const { available, total, used } = await readInTurn(request, (owner) =>
-        balanceOf(db, owner),
-      );
-      return { balance: available, total, used };
-    },
     getHealth: () => ({ status: 'ok' }),
     getReadiness: async ({ server }, h) => {
       const status = await server.app.readiness();

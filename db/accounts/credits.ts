@@ -1,10 +1,8 @@
-import { and, eq, lte, sql } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
-  cut,
   type Database,
   only,
-  type Page,
   query,
   run,
   type Transaction,
@@ -106,119 +104,6 @@ export async function adjustCredits(
 
 function isViolation(error: unknown, constraint: string): boolean {
   return error instanceof DatabaseError && error.constraint === constraint;
-}
-
-/**
- * Identifies the last entry on a page of the ledger, by values that the organization may know. The
- * organization may not know the entry's number, because it would show how many entries all
- * organizations have together.
- */
-export type LedgerPlace = {
-  /**
-   * The credits that were available before the entry. This number never changes, because entries
-   * are only added at the end.
-   */
-  readonly available: number;
-} & (
-  | { readonly side: 'hold' | 'settlement'; readonly requestId: string }
-  /**
-   * A grant or an adjustment has no request. `ordinal` is its number among the organization's
-   * grants and adjustments, from 1.
-   */
-  | { readonly side: 'funding'; readonly ordinal: number }
-);
-
-/** `amount` is negative only for an adjustment that removes credits. */
-interface LedgerRow
-  extends Pick<
-    typeof ledgerEntries.$inferSelect,
-    'id' | 'createdAt' | 'kind' | 'amount' | 'requestId' | 'side'
-  > {
-  /** The credits available after this entry. */
-  readonly availableAfter: number;
-  /** How many credits the entry added to the available credits. Negative if it reduced them. */
-  readonly added: number;
-}
-
-/**
- * Lists an organization's ledger, the newest entries first.
- * @param page.after the last entry of the previous page; an unknown entry gives an empty page
- * @returns `next`: the `after` of the next page, or null if this is the last page
- */
-export async function listLedger(
-  db: Database,
-  organizationId: string,
-  { after, limit }: Page<LedgerPlace>,
-) {
-  let beforeId: number | null = null;
-  if (after !== null) {
-    beforeId = await findEntry(db, organizationId, after);
-    if (beforeId === null) return { entries: [], next: null };
-  }
-  // One statement reads the balance and the entries, so that both are from the same moment. The
-  // first page starts with the current balance, and later pages with the balance before the entry
-  // `after`.
-  const rows = await run<LedgerRow>(db)`
-    select id, created_at as "createdAt", kind, amount,
-           (coalesce(${after?.available ?? null}::bigint, b.available)
-             - coalesce(sum(l.available) over (
-                 order by id desc rows between unbounded preceding and 1 preceding), 0))::bigint
-             as "availableAfter",
-           request_id as "requestId", l.available as added, side
-      from ledger_entries l
-      join credit_balances b using (organization_id)
-     where organization_id = ${organizationId}
-       and id < coalesce(${beforeId}::bigint, ${Number.MAX_SAFE_INTEGER}::bigint)
-     order by id desc
-     limit ${limit + 1}`;
-  const { items, last } = cut(rows, limit);
-  const entries = items.map(({ added: _added, side: _side, ...entry }) => entry);
-  if (last === null) return { entries, next: null };
-  return { entries, next: await placeOf(db, organizationId, last) };
-}
-
-/** Returns the number of the entry that a place identifies, or null for an unknown entry. */
-async function findEntry(
-  db: Database,
-  organizationId: string,
-  place: LedgerPlace,
-): Promise<number | null> {
-  const { id, requestId, side } = ledgerEntries;
-  const isOwn = eq(ledgerEntries.organizationId, organizationId);
-  const [found] = await query(db, (tx) => {
-    const entries = tx.select({ id }).from(ledgerEntries);
-    if (place.side === 'funding') {
-      return entries
-        .where(and(isOwn, eq(side, 'funding')))
-        .orderBy(id)
-        .offset(place.ordinal - 1)
-        .limit(1);
-    }
-    return entries.where(
-      and(isOwn, eq(requestId, place.requestId), eq(side, place.side)),
-    );
-  });
-  return found?.id ?? null;
-}
-
-async function placeOf(
-  db: Database,
-  organizationId: string,
-  { id, side, requestId, availableAfter, added }: LedgerRow,
-): Promise<LedgerPlace> {
-  const available = availableAfter - added;
-  if (side !== 'funding') return { side, requestId: requestId ?? '', available };
-  const ordinal = await query(db, (tx) =>
-    tx.$count(
-      ledgerEntries,
-      and(
-        eq(ledgerEntries.organizationId, organizationId),
-        eq(ledgerEntries.side, 'funding'),
-        lte(ledgerEntries.id, id),
-      ),
-    ),
-  );
-  return { side, ordinal, available };
 }
 
 interface Funding {

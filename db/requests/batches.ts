@@ -1,15 +1,20 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { cut, type Database, only, type Page, query, run } from '../client.ts';
+import {
+  cut,
+  type Database,
+  moment,
+  only,
+  type Page,
+  type Period,
+  query,
+  run,
+} from '../client.ts';
 import { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
 
-/** The filters for a list of batches. A null filter matches every batch. */
-export interface BatchFilter {
+/** The filters for a list of batches. A null filter matches every batch. The period is that of the submits. */
+export interface BatchFilter extends Period {
   readonly status: BatchStatus | null;
-  /** Only batches submitted at this time or later. */
-  readonly since: Date | null;
-  /** Only batches submitted before this time. */
-  readonly until: Date | null;
   /** Only batches that contain this NPI. */
   readonly npi: string | null;
 }
@@ -72,14 +77,6 @@ function matching(
        where id = ${after} and organization_id = ${organization})`);
   }
   return sql.join(conditions, sql` and `);
-}
-
-/**
- * Passes a time as a number of seconds, because JavaScript and PostgreSQL write the earliest and
- * latest possible dates differently.
- */
-function moment(at: Date | null): SQL {
-  return sql`to_timestamp(${at && at.getTime() / 1000}::float8)`;
 }
 
 /**

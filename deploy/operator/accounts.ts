@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { faultOfUrl } from '../../api/http/webhook-url.ts';
-import { adjustCredits, grantCredits, listLedger } from '../../db/accounts/credits.ts';
+import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
 import {
   type IssuedKey,
   issueKey,
@@ -10,6 +10,7 @@ import {
   revokeKey,
   rotateKey,
 } from '../../db/accounts/keys.ts';
+import { listLedger } from '../../db/accounts/ledger.ts';
 import {
   createOrganization,
   listOrganizations,
@@ -286,7 +287,8 @@ function addCreditCommands(program: Command, run: Run): void {
     run,
     'createdAt',
     async (db, { limit }, id) =>
-      (await listLedger(db, id, { after: null, limit })).entries,
+      (await listLedger(db, id, { since: null, until: null, after: null, limit }))
+        .entries,
   );
 }
 

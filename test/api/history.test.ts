@@ -309,7 +309,7 @@ test('an unknown parameter of a list is rejected, and the error names the known 
   const query = `limit=0&${Array.from({ length: 2000 }, (_, i) => `x${i}`).join('&')}`;
   for (const [path, names] of [
     [BATCHES, "'status', 'since', 'until', 'npi', 'limit' or 'cursor'"],
-    [LEDGER, "'limit' or 'cursor'"],
+    [LEDGER, "'since', 'until', 'limit', 'cursor' or 'format'"],
   ]) {
     const { status, json } = await client.get<{ detail: unknown }>(`${path}?${query}`);
     t.is(status, 422);

@@ -1,6 +1,8 @@
 import test from 'ava';
 import { newId } from '../../db/ids.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
+import { RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Two organizations: no response reveals the ids of the other one.
@@ -118,6 +120,20 @@ test('lists never show data of other organizations, and treat their ids as unkno
   };
   t.deepEqual(await amounts(own), [7]);
   t.false((await amounts(other)).includes(7), "a cursor opens nobody else's ledger");
+  const file = await other.get('/api/v1/credits/ledger?format=csv');
+  t.true(file.text.includes(other1));
+  t.false(file.text.includes(mine));
+});
+
+test('usage counts only the requests of the own organization', async (t) => {
+  const [own, other] = [await api.organization(7), await api.organization(11)];
+  const { requests } = (await own.single({ npi: '2000000028' })).json;
+  await settle(api.db, requests[0]?.request_id ?? '', 'failed', 'test', RULES);
+  const failed = async (client: ApiClient) => {
+    const { json } = await client.get<{ total: { failed: number } }>('/api/v1/usage');
+    return json.total.failed;
+  };
+  t.deepEqual([await failed(own), await failed(other)], [1, 0]);
 });
 
 test('organizations do not share Idempotency-Keys or balances', async (t) => {

@@ -63,6 +63,7 @@ assert client.resend(bulk["batch_id"], delivery["id"])["status"] == "pending"
 
 assert client.credits()["used"] == 1
 reasons = [entry["reason"] for entry in client.ledger()]
+assert client.usage(since=begun, by="type")["total"]["found"] > 0
 assert reasons.count("charge") == 1 and reasons[-1] == "grant"
 
 poor = error_of(lambda: enrich([FOUND], api_key=POOR_KEY))

@@ -1,7 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { listLedger } from '../../db/accounts/credits.ts';
-import type { Database } from '../../db/client.ts';
+import { type LedgerPlace, listLedger } from '../../db/accounts/ledger.ts';
+import type { Database, Period } from '../../db/client.ts';
 import { type BatchFilter, listBatches } from '../../db/requests/batches.ts';
 import { freshDatabase } from '../support/database.ts';
 
@@ -29,8 +29,8 @@ test.before(async () => {
       insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at, settled_at)
       select 'req_' || right(id, 26), id, organization_id, 0, (1000000000 + right(id, 26)::int % 1000)::text, 'any', 1, 'not_found',
              created_at, created_at, created_at from batches`;
-    await tx`insert into ledger_entries (organization_id, request_id, kind, amount)
-      select organization_id, id, 'hold', 1 from requests order by id`;
+    await tx`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+      select organization_id, id, 'hold', 1, accepted_at from requests order by id`;
   });
   await admin`vacuum analyze batches, requests, ledger_entries`;
 });
@@ -77,19 +77,44 @@ for (const [name, filter, atMost] of PAGES) {
   }
 }
 
+const ledgerPage = (
+  tx: Database,
+  after: LedgerPlace | null,
+  period: Partial<Period> = {},
+  limit = 50,
+) => listLedger(tx, ORGANIZATION, { since: null, until: null, ...period, after, limit });
+
 test('each page of the ledger and its balances is read by an index, even the oldest', async (t) => {
-  let { entries, next } = await listLedger(db, ORGANIZATION, { after: null, limit: 50 });
+  let { entries, next } = await ledgerPage(db, null);
   t.is(entries.at(-1)?.availableAfter, MANY + 49);
-  const newest = await rowsRead((tx) =>
-    listLedger(tx, ORGANIZATION, { after: null, limit: 50 }),
-  );
+  const newest = await rowsRead((tx) => ledgerPage(tx, null));
   for (let n = 1; n < 200 && next; n += 1) {
-    ({ entries, next } = await listLedger(db, ORGANIZATION, { after: next, limit: 50 }));
+    ({ entries, next } = await ledgerPage(db, next));
   }
   t.is(entries.at(-1)?.availableAfter, MANY + 9999);
-  const oldest = await rowsRead((tx) =>
-    listLedger(tx, ORGANIZATION, { after: next, limit: 50 }),
-  );
-  // The second page also reads the entry before it.
-  t.deepEqual([newest, oldest], [51, 52]);
+  const oldest = await rowsRead((tx) => ledgerPage(tx, next));
+  // Also the requests of the entries. The second page also reads the entry before it.
+  t.deepEqual([newest, oldest], [51 + 51, 52 + 51]);
+});
+
+test('a period of the ledger has true balances, and reads only newer entries of a large ledger', async (t) => {
+  const period = { since: dayAt(MANY - 300), until: dayAt(MANY - 100) };
+  const read = await rowsRead(async (tx) => {
+    const { entries, next } = await ledgerPage(tx, null, period, 1000);
+    t.is(next, null);
+    t.is(entries.length, 200);
+    t.deepEqual(entries[0]?.createdAt, dayAt(MANY - 101));
+    t.is(entries[0]?.availableAfter, MANY + 101);
+    t.deepEqual(entries.at(-1)?.createdAt, period.since);
+    t.is(entries.at(-1)?.availableAfter, MANY + 300);
+  });
+  // Each entry until one minute before the period is read twice, and each request once.
+  t.true(read !== null && read <= 2 * 303 + 200, `${read} rows`);
+  const [first, second] = [
+    await ledgerPage(db, null, period, 150),
+    await ledgerPage(db, null, period, 1000),
+  ];
+  const rest = await ledgerPage(db, first.next, period, 150);
+  t.deepEqual([...first.entries, ...rest.entries], second.entries);
+  t.is(rest.next, null);
 });

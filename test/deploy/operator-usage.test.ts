@@ -1,5 +1,6 @@
 import test from 'ava';
-import { balanceOf, listLedger } from '../../db/accounts/credits.ts';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { listLedger } from '../../db/accounts/ledger.ts';
 import { storePrices } from '../../db/lookups/spending.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -121,6 +122,8 @@ test('the usage command counts requests by outcome and type, and credits by kind
 test('the usage of consecutive periods adds up to the whole, without double counting', async (t) => {
   const organization = await live();
   const { entries } = await listLedger(db, organization.organizationId, {
+    since: null,
+    until: null,
     after: null,
     limit: 100,
   });

@@ -25,6 +25,9 @@ with open(os.environ["DECIDED_FILE"], encoding="utf-8") as file:
 def before_call(ctx, case, kwargs):
     if case.operation.label.endswith("/resend") and has_valid_ids(case):
         case.path_parameters.update(next(DECIDED))
+    # A period of usage has at most 366 days, which a schema cannot express. So valid cases are for the current month.
+    if case.operation.label.endswith("/usage") and case.meta and case.meta.generation.mode.is_positive:
+        case.query = {name: value for name, value in (case.query or {}).items() if name not in ("since", "until")}
     headers = case.headers or {}
     # Waits are cut short, because waiting polls would take most of the time. test/api/prefer.test.ts tests waiting.
     if "wait" in str(headers.get("Prefer", "")):
@@ -82,7 +85,8 @@ class WhatWasAcceptedIsFound:
         self.accepted = set()
 
     def after_response(self, ctx, response, case):
-        body = response.json() if response.status_code in (200, 202) else {}
+        is_json = "json" in response.headers.get("content-type", [""])[0]
+        body = response.json() if response.status_code in (200, 202) and is_json else {}
         self.accepted.update((case.auth_identity, ids) for ids in shown(body, case))
         if response.status_code == 404 and (case.auth_identity, ids_of(case)) in self.accepted:
             raise AssertionError("404 for what was accepted before")

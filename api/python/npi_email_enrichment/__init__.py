@@ -15,6 +15,7 @@ from .types import (
     RequestedType,
     Result,
     TestOutcome,
+    UsageReport,
     WebhookTarget,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "RequestedType",
     "Result",
     "TestOutcome",
+    "UsageReport",
     "WebhookTarget",
     "enrich",
     "verify_webhook",

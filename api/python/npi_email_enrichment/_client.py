@@ -19,6 +19,8 @@ from .types import (
     LedgerEntry,
     RequestedType,
     TestOutcome,
+    UsageBy,
+    UsageReport,
     WebhookTarget,
 )
 
@@ -119,11 +121,8 @@ class Client:
         :param since: only batches submitted at this time or later. It needs a time zone
         :param until: only batches submitted before this time. It needs a time zone
         """
-        filters: dict[str, Any] = {"status": status, "npi": npi}
-        filters["since"] = since and since.isoformat()
-        filters["until"] = until and until.isoformat()
-        given = {name: value for name, value in filters.items() if value is not None}
-        return self._list("/api/v1/batches", "batches", given)
+        filters = _given(since, until, status=status, npi=npi)
+        return self._list("/api/v1/batches", "batches", filters)
 
     def deliveries(self, batch_id: str) -> Iterator[Delivery]:
         """Yields the webhook deliveries of a batch, each with its newest 5 attempts."""
@@ -153,9 +152,27 @@ class Client:
         credits: Credits = self._connection.call("GET", "/api/v1/credits").body
         return credits
 
-    def ledger(self) -> Iterator[LedgerEntry]:
-        """Yields every movement of your credits, newest first."""
-        return self._list("/api/v1/credits/ledger", "entries", {})
+    def ledger(
+        self, *, since: datetime | None = None, until: datetime | None = None
+    ) -> Iterator[LedgerEntry]:
+        """Yields every movement of your credits, newest first.
+
+        :param since: only movements at this time or later. It needs a time zone
+        :param until: only movements before this time. It needs a time zone
+        """
+        return self._list("/api/v1/credits/ledger", "entries", _given(since, until))
+
+    def usage(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        by: UsageBy = "day",
+    ) -> UsageReport:
+        """Returns the usage of whole UTC days, by default of the current month."""
+        params = _given(since, until, by=by)
+        usage: UsageReport = self._connection.call("GET", "/api/v1/usage", params=params).body
+        return usage
 
     def _submit(
         self,
@@ -183,6 +200,14 @@ class Client:
             if page["next_cursor"] is None:
                 return
             params["cursor"] = page["next_cursor"]
+
+
+def _given(
+    since: datetime | None, until: datetime | None, **others: str | None
+) -> dict[str, str]:
+    """Returns the parameters that have a value."""
+    times = {"since": since and since.isoformat(), "until": until and until.isoformat()}
+    return {name: value for name, value in {**times, **others}.items() if value is not None}
 
 
 def _delivery_path(batch_id: str, delivery_id: str) -> str:

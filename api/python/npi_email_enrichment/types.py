@@ -27,6 +27,7 @@ TestOutcome = Literal[
 EmailType = Literal["professional", "personal"]
 EmailStatus = Literal["valid"]
 DeliveryStatus = Literal["pending", "delivered", "failed", "none"]
+UsageBy = Literal["day", "type"]
 LedgerReason = Literal["grant", "adjustment", "hold", "charge", "release"]
 AttemptReason = Literal[
     "redirect",
@@ -133,8 +134,34 @@ class LedgerEntry(TypedDict):
     created_at: str
     reason: LedgerReason
     amount: int
-    request_id: str | None
     balance_after: int
+    request_id: str | None
+    batch_id: str | None
+    npi: str | None
+    requested_type: RequestedType | None
+
+
+class UsageTotal(TypedDict):
+    found: int
+    replayed: int
+    not_found: int
+    failed: int
+    credits_charged: int
+
+
+class UsageItem(UsageTotal):
+    """The usage of one day, or of one requested type. The other one is None."""
+
+    day: str | None
+    requested_type: RequestedType | None
+
+
+class UsageReport(TypedDict):
+    since: str
+    until: str
+    by: UsageBy
+    usage: list[UsageItem]
+    total: UsageTotal
 
 
 class DeliveryAttempt(TypedDict):

@@ -70,6 +70,10 @@ test('the client submits, polls, and lists batches, credits, and the whole ledge
   const ledger = await all(client.getLedger());
   t.is(ledger.filter(({ reason }) => reason === 'hold').length, 61);
   t.is(ledger.filter(({ reason }) => reason === 'release').length, 61);
+  t.deepEqual(await all(client.getLedger({ since, until: since })), []);
+  const { usage, total } = await client.getUsage({ since, by: 'type' });
+  t.like(usage, [{ requested_type: 'any', not_found: 61 }]);
+  t.is(total.not_found, 61);
 });
 
 test('the client lists and resends webhook deliveries', async (t) => {

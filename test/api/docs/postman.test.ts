@@ -100,7 +100,7 @@ test('every request of the collection succeeds in the sandbox as it is', async (
 
 test('optional headers and parameters of the collection are disabled', async (t) => {
   const requests = requestsOf(await readCollection());
-  t.is(requests.length, 13);
+  t.is(requests.length, 14);
   for (const { name, request } of requests) {
     const { header, url } = request;
     t.true(
