@@ -130,6 +130,6 @@ test('the OpenAPI document shows the webhook headers of the documented test vect
     const shows = (place: string, expected: string) =>
       examples.some(({ at, value }) => at.includes(place) && value === expected);
     t.true(shows('/callbacks/result/', signatureVector[name]), name);
-    t.true(shows('/webhooks/credits.low/', lowCreditsVector[name]), name);
+    t.true(shows('/pathItems/CreditsLow/', lowCreditsVector[name]), name);
   }
 });
