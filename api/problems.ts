@@ -143,14 +143,18 @@ export const PRIVATE = {
   'cache-control': 'no-store',
 } as const;
 
+/** The tag of the routes of the console, which shows errors as pages. */
+export const CONSOLE = 'console';
+
 /**
  * Converts every thrown error, ours or hapi's, to an error response. If the error is unknown, the
  * response does not reveal its cause.
  */
 export function registerErrors(server: Server, site: Site, log: Logger): void {
   server.ext('onPreResponse', async (request, h) => {
-    const { response } = request;
-    if (!(response instanceof Error)) return h.continue;
+    const { response, route } = request;
+    if (!(response instanceof Error) || route.settings.tags?.includes(CONSOLE))
+      return h.continue;
     const { status, body, headers } = toApiError(response, request, log);
     await discardBody(request);
     const answer = h.response(errorText(body, site)).code(status);

@@ -54,7 +54,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
     const found = await temporalTrouble(target);
     return found === null ? null : found.message;
   };
-  const server = createApi(config, { db, log, client, taskQueue, trouble });
+  const server = await createApi(config, { db, log, client, taskQueue, trouble });
   await server.start();
   await serveMetrics(config, db, server.app.readiness);
   const address = { host: config.apiHost, port: server.info.port };

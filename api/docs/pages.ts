@@ -21,6 +21,7 @@ const NAMES = [
   'limits',
   'sandbox',
   'no-code',
+  'console',
   'clients',
   'python',
   'changelog',

@@ -227,6 +227,10 @@ const API_SETTINGS = {
   publicUrl: ['PUBLIC_URL', publicUrl().required()],
   /** The email address or https URL at which customers get help. */
   support: ['SUPPORT_EMAIL', emailOrUrl().required()],
+  /**
+   * Encrypts the sessions of the console, 32 characters or more. Null if there is no console.
+   */
+  consoleKey: ['CONSOLE_KEY', orNull(Joi.string().min(32))],
 } as const satisfies Table;
 
 /** The configuration of the API. */
@@ -239,8 +243,8 @@ export interface ApiConfig extends Config, Settings<typeof API_SETTINGS> {}
 export function loadApiConfig(environment: NodeJS.ProcessEnv = process.env): ApiConfig {
   // Reads all settings together, so that an error names the problems of all of them.
   const all = read({ ...ACCESS_SETTINGS, ...SETTINGS, ...API_SETTINGS }, environment);
-  const { publicUrl, support } = all;
-  return Object.freeze({ ...loadConfig(environment), publicUrl, support });
+  const { publicUrl, support, consoleKey } = all;
+  return Object.freeze({ ...loadConfig(environment), publicUrl, support, consoleKey });
 }
 
 /** The settings of the operator command and the migrations. */

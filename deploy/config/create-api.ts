@@ -1,17 +1,18 @@
 import type { Server } from '@hapi/hapi';
 import { testOutcomeOf } from '../../activities/sandbox.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
+import { registerConsole } from '../../api/console/console.ts';
 import { type ApiDeps, createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
 import type { ApiConfig } from './config.ts';
 
 /** Creates the HTTP API from the configuration. It does not listen yet. */
-export function createApi(
+export async function createApi(
   config: ApiConfig,
   deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'trouble'>,
-): Server {
+): Promise<Server> {
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  return createServer({
+  const server = createServer({
     ...deps,
     rules: config,
     forbids: (url) => policy.forbids(url),
@@ -26,4 +27,7 @@ export function createApi(
     trustedProxies: config.trustedProxies,
     poolSize: config.databasePool,
   });
+  const { consoleKey } = config;
+  if (consoleKey !== null) await registerConsole(server, { site: config, consoleKey });
+  return server;
 }

@@ -124,6 +124,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     API_PORT: String(apiPort),
     PUBLIC_URL: given.environment.PUBLIC_URL ?? baseUrl,
     SUPPORT_EMAIL: given.environment.SUPPORT_EMAIL ?? 'support@example.com',
+    CONSOLE_KEY: given.environment.CONSOLE_KEY ?? randomBytes(24).toString('base64'),
     ...sourceSettings(world.simulator.urls, tenant.vendorKey),
     SOURCES_FILE: sourcesFile,
     DNS_SERVERS: world.dns.address,

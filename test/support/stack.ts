@@ -73,7 +73,7 @@ export interface ApiOptions extends Partial<ApiConfig> {
   readonly taskQueue?: string;
 }
 
-export interface StackOptions extends Partial<Config> {
+export interface StackOptions extends Partial<ApiConfig> {
   readonly simulatorSpeed?: number;
   /** An address where no Temporal is, for the API alone. */
   readonly apiTemporalAddress?: string;
@@ -168,7 +168,7 @@ export async function startApi(options: ApiOptions = {}) {
   const client = new Client({ connection });
   const trouble = async () =>
     (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
-  const server = createApi(config, {
+  const server = await createApi(config, {
     db: itsDb,
     log: logOf(onLog),
     client,
