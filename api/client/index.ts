@@ -3,7 +3,7 @@ import { Webhook } from 'standardwebhooks';
 import { type Connection, usableBaseUrl } from './connection.ts';
 import { EnrichmentError } from './errors.ts';
 import { type Call, createCaller, PATIENCE_MS } from './http.ts';
-import { BATCH, lockState, openState, type State } from './state.ts';
+import { lockState, openState, type Part, type State } from './state.ts';
 import type { Accepted, BulkSubmit, Envelope, WebhookTarget } from './types.ts';
 
 export { EnrichmentClient } from './client.ts';
@@ -47,10 +47,10 @@ export interface Options extends Connection {
   /** A JSON object that webhooks contain. At most 16 KiB. */
   readonly customData?: Readonly<Record<string, unknown>>;
   /**
-   * Limit on the credits of the run. A batch that could exceed the limit is not submitted. If the
-   * run was killed and resumed, the credits used before also count. There is one exception: if the
-   * response to a submit was lost, the credits of that batch count only if the run resumes within
-   * 24 hours.
+   * Limit on the credits of the run. If the next batch could exceed it, only a part of its NPIs is
+   * submitted. If the run was killed and resumed, the credits used before also count. There is one
+   * exception: if the response to a submit was lost, the credits of that batch count only if the
+   * run resumes within 24 hours.
    */
   readonly maxCredits?: number;
   /**
@@ -74,7 +74,8 @@ const MAX_OPEN = 180;
 const MAX_BATCHES = 16;
 
 interface Chunk {
-  readonly index: number;
+  /** The part of the state. */
+  readonly part: Part;
   readonly npis: readonly string[];
   /**
    * The id of the chunk's batch. Null if the chunk was never submitted. Empty if it was submitted
@@ -93,8 +94,8 @@ interface Run extends Required<Pick<Options, 'maxCredits' | 'patienceMs' | 'sign
   readonly onProgress: Options['onProgress'];
   readonly call: Call;
   readonly state: State;
-  readonly total: number;
-  readonly chunks: readonly Chunk[];
+  readonly npis: readonly string[];
+  readonly chunks: Chunk[];
   readonly running: Set<Chunk>;
   readonly results: Map<string, Result>;
   earlier: number;
@@ -157,10 +158,7 @@ export async function enrich(
   };
   await using _lock = await lockState(stateFile);
   const state = openState(stateFile, baseUrl, asked, fields);
-  const chunks = state.saved.batches.map((batchId, index) => {
-    const part = asked.slice(index * BATCH, (index + 1) * BATCH);
-    return { index, npis: part, batchId, open: part.length, creditsUsed: 0 };
-  });
+  const chunks = state.saved.parts.map((part) => chunkOf(asked, part));
   const results = new Map<string, Result>();
   const run: Run = {
     type,
@@ -173,7 +171,7 @@ export async function enrich(
     state,
     chunks,
     results,
-    total: asked.length,
+    npis: asked,
     running: new Set(),
     earlier: 0,
     shortage: null,
@@ -192,6 +190,12 @@ export async function enrich(
   return { ...totals(run), results: npis.flatMap((npi) => results.get(npi) ?? []) };
 }
 
+function chunkOf(npis: readonly string[], part: Part): Chunk {
+  const { first, size, batchId } = part;
+  const own = npis.slice(first, first + size);
+  return { part, npis: own, batchId, open: size, creditsUsed: 0 };
+}
+
 /** Submits the remaining chunks as batches, and waits until all batches have ended. */
 async function finish(run: Run, ending: AbortController): Promise<void> {
   const open = run.chunks.filter((chunk) => chunk.open > 0);
@@ -204,7 +208,8 @@ async function finish(run: Run, ending: AbortController): Promise<void> {
     } catch (error) {
       if (isShortage(error)) {
         run.shortage = error;
-        waiting.unshift(chunk);
+        waiting.push(chunk);
+        waiting.sort((a, b) => a.part.first - b.part.first);
       } else {
         ending.abort(error);
       }
@@ -221,8 +226,13 @@ async function finish(run: Run, ending: AbortController): Promise<void> {
     }
     if (run.running.size === 0) {
       run.signal.throwIfAborted();
-      if (obstacle) throw obstacle;
-      return;
+      if (!obstacle) return;
+      const [rejected] = waiting;
+      const parts = rejected ? split(run, rejected, obstacle) : [];
+      if (parts.length === 0) throw obstacle;
+      waiting.splice(0, 1, ...parts);
+      run.shortage = null;
+      continue;
     }
     await new Promise<void>((resolve) => {
       run.wake = resolve;
@@ -236,27 +246,62 @@ function hasSlot({ running, signal }: Run): boolean {
   return !signal.aborted && running.size < MAX_BATCHES && open < MAX_OPEN;
 }
 
+/** Returns the most credits that the submitted batches can cost. */
+function maxCost({ chunks, running, type }: Run): number {
+  const begun = chunks.filter((chunk) => chunk.batchId !== null || running.has(chunk));
+  return sum(begun.map(({ creditsUsed, open }) => creditsUsed + open * PRICES[type]));
+}
+
 /** Returns the error if the next batch could exceed the limit on credits, or null. */
-function aboveMaximum(
-  { chunks, running, type, maxCredits }: Run,
-  next: Chunk,
-): EnrichmentError | null {
-  const begun = chunks.filter(
-    (chunk) => chunk.batchId !== null || running.has(chunk) || chunk === next,
-  );
-  const most = sum(
-    begun.map(({ creditsUsed, open }) => creditsUsed + open * PRICES[type]),
-  );
+function aboveMaximum(run: Run, next: Chunk): EnrichmentError | null {
+  const { type, maxCredits } = run;
+  const cost = next.batchId === null ? next.open * PRICES[type] : 0;
+  const most = maxCost(run) + cost;
   if (next.batchId || !(most > maxCredits)) return null;
-  const text = `With the next ${next.npis.length} NPIs, the run could cost ${most} credits, more than ${maxCredits}.`;
+  const text = `With the next submit, the run could cost ${most} credits, more than ${maxCredits}.`;
   return new EnrichmentError('max_credits', text);
+}
+
+/**
+ * Splits a chunk that needs more credits than there are, if they suffice for some of its NPIs. The
+ * first part has the same Idempotency-Key, because the service stores no key of a rejected submit.
+ * The parts are saved before they are submitted, so a resumed run submits the same ones.
+ * @returns the two parts, or nothing if the credits suffice for no NPI
+ */
+function split(run: Run, chunk: Chunk, { code, problem }: EnrichmentError): Chunk[] {
+  const { state, type, chunks } = run;
+  let available = problem && 'available' in problem ? problem.available : 0;
+  if (code === 'max_credits') {
+    // If the response to its submit was lost, the batch may exist under this key.
+    if (chunk.batchId === '') return [];
+    available = run.maxCredits - maxCost(run);
+  }
+  const { first, size, batchId } = chunk.part;
+  const payable = Math.floor(available / PRICES[type]);
+  if (!(payable >= 1 && payable < size)) return [];
+  const parts: Part[] = [
+    { first, size: payable, batchId },
+    { first: first + payable, size: size - payable, batchId },
+  ];
+  const { parts: saved } = state.saved;
+  saved.splice(saved.indexOf(chunk.part), 1, ...parts);
+  state.save();
+  const both = parts.map((part) => chunkOf(run.npis, part));
+  chunks.splice(chunks.indexOf(chunk), 1, ...both);
+  return both;
+}
+
+/** Notes the batch id of a chunk in the state. */
+function note({ state }: Run, { part }: Chunk, batchId: string | null): void {
+  part.batchId = batchId;
+  state.save();
 }
 
 /** Runs one batch from its submit to its end. */
 async function follow(run: Run, chunk: Chunk): Promise<void> {
   if (!chunk.batchId) {
-    run.state.note(chunk.index, '');
-    const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
+    note(run, chunk, '');
+    const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.part.first}` };
     const body = { ...run.fields, npis: chunk.npis };
     const answer = await run
       .call<Accepted>('/api/v1/email/bulk', { method: 'POST', headers, body })
@@ -265,12 +310,12 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
         // run submitted the same chunk and lost the response, `batchId` is empty, and the batch may
         // exist.
         if (isShortage(error) && chunk.batchId === null) {
-          run.state.note(chunk.index, null);
+          note(run, chunk, null);
         }
         throw error;
       });
     chunk.batchId = answer.body.batch_id;
-    run.state.note(chunk.index, chunk.batchId);
+    note(run, chunk, chunk.batchId);
   }
   let { open } = chunk;
   let changedAt = Date.now();
@@ -309,7 +354,8 @@ async function look(run: Run, chunk: Chunk, prefer?: string): Promise<Response> 
   chunk.open = body.batch.total - body.batch.completed_count;
   chunk.creditsUsed = body.usage?.credits_used ?? 0;
   if (!prefer) run.earlier = results.size;
-  onProgress?.({ ...totals(run), total: run.total, earlier: run.earlier, results: news });
+  const total = run.npis.length;
+  onProgress?.({ ...totals(run), total, earlier: run.earlier, results: news });
   run.wake();
   return response;
 }

@@ -67,7 +67,8 @@ export async function writeResults(
   );
   const cellsOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
   const all = function* () {
-    if (form.hasSeparatorLine) yield [`sep=${form.delimiter}`];
+    // Written as two cells, because one cell with the delimiter would get quotes.
+    if (form.hasSeparatorLine) yield ['sep=', ''];
     yield [...cellsOf(header), ...ADDED];
     for (const contact of rows) {
       yield [...cellsOf(contact.cells), ...addedTo(contact, results, shortage)];

@@ -9,7 +9,7 @@ import type { BulkSubmit } from './types.ts';
  * nor any result.
  */
 interface Saved {
-  readonly format: 1;
+  readonly format: 2;
   readonly url: string;
   readonly type: string;
   /** SHA-256 of the webhook, of the custom data, and of the NPIs in their order. */
@@ -17,22 +17,31 @@ interface Saved {
   readonly customData: string;
   readonly npis: string;
   /**
-   * Random id of the run. The Idempotency-Key of chunk N is this id, a hyphen, and N. The id is
+   * Random id of the run. The Idempotency-Key of a part is this id, a hyphen, and `first`. The id is
    * saved before the first submit, so a resumed run sends the same keys.
    */
   readonly run: string;
   readonly began: string;
+  /** All parts, in the order of their NPIs. */
+  readonly parts: Part[];
+}
+
+/** Consecutive NPIs that are submitted as one batch. */
+export interface Part {
+  /** Position of the first NPI. */
+  readonly first: number;
+  readonly size: number;
   /**
-   * The batch id of each chunk. It is null before the submit, and empty while we do not know
-   * whether the submit was accepted.
+   * The id of the batch. It is null before the submit, and empty while we do not know whether the
+   * submit was accepted.
    */
-  readonly batches: (string | null)[];
+  batchId: string | null;
 }
 
 export type State = ReturnType<typeof openState>;
 
-/** Number of NPIs in a chunk. Each chunk is submitted as one batch. */
-export const BATCH = 60;
+/** Maximum number of NPIs in a batch. */
+const BATCH = 60;
 const REPLAY_MS = 30 * 86_400_000;
 
 /**
@@ -40,10 +49,10 @@ const REPLAY_MS = 30 * 86_400_000;
  * the caller must save before the first submit. If no file is given, the state is lost when the
  * process ends.
  *
- * A chunk whose response was lost is submitted again with the same Idempotency-Key. Within 24
+ * A part whose response was lost is submitted again with the same Idempotency-Key. Within 24
  * hours, the service returns the same batch. Later, it creates a new batch, but charges nothing
  * twice: emails that were already found are free replays for 30 days, and NPIs without an email
- * cost nothing. After 30 days, this function throws `state_expired`. A chunk that was never
+ * cost nothing. After 30 days, this function throws `state_expired`. A part that was never
  * submitted can be submitted at any time.
  * @throws {EnrichmentError} `state_unreadable`, `state_mismatch`, `state_expired`
  */
@@ -54,7 +63,7 @@ export function openState(
   fields: Required<Omit<BulkSubmit, 'npis'>>,
 ) {
   const fresh: Saved = {
-    format: 1,
+    format: 2,
     url,
     type: fields.enrichment_email_type ?? 'any',
     webhook: digest(fields.webhook),
@@ -62,7 +71,7 @@ export function openState(
     npis: digest(npis),
     run: randomUUID(),
     began: new Date().toISOString(),
-    batches: Array<null>(Math.ceil(npis.length / BATCH)).fill(null),
+    parts: partsOf(npis.length),
   };
   const saved = (file && read(file)) || fresh;
   const changed = (['url', 'type', 'webhook', 'customData', 'npis'] as const).filter(
@@ -72,7 +81,8 @@ export function openState(
     const text = `${file} is of a run with other ${changed.join(' and ')}. Continue with those, or delete the file.`;
     throw new EnrichmentError('state_mismatch', text);
   }
-  if (saved.batches.includes('') && Date.now() - Date.parse(saved.began) > REPLAY_MS) {
+  const isUnknown = saved.parts.some(({ batchId }) => batchId === '');
+  if (isUnknown && Date.now() - Date.parse(saved.began) > REPLAY_MS) {
     const text = `${file} is of ${saved.began}, and the results of some batches are unknown. After 30 days emails are charged again. Delete the file to start again.`;
     throw new EnrichmentError('state_expired', text);
   }
@@ -85,11 +95,14 @@ export function openState(
     });
     renameSync(`${file}.new`, file);
   };
-  const note = (index: number, batchId: string | null) => {
-    saved.batches[index] = batchId;
-    save();
-  };
-  return { saved, save, note };
+  return { saved, save };
+}
+
+function partsOf(total: number): Part[] {
+  return Array.from({ length: Math.ceil(total / BATCH) }, (_, index) => {
+    const first = index * BATCH;
+    return { first, size: Math.min(BATCH, total - first), batchId: null };
+  });
 }
 
 function digest(value: unknown): string {
@@ -99,7 +112,7 @@ function digest(value: unknown): string {
 function read(file: string): Saved | null {
   try {
     const saved = JSON.parse(readFileSync(file, 'utf8')) as Saved;
-    if (saved.format === 1) return saved;
+    if (saved.format === 2) return saved;
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') {
       return null;

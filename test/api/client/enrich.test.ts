@@ -255,12 +255,12 @@ test('the state file of a run contains neither the API key nor results', async (
     customData,
     npis: hash,
     began,
-    batches,
+    parts,
     ...rest
   } = JSON.parse(text);
-  t.deepEqual(rest, { format: 1, url: api.baseUrl, type: 'professional' });
+  t.deepEqual(rest, { format: 2, url: api.baseUrl, type: 'professional' });
   t.is(webhook, customData);
-  t.is(batches.length, 2);
+  t.is(parts.length, 2);
   t.regex(hash, /^[0-9a-f]{64}$/);
   t.notRegex(text, new RegExp(`${client.apiKey}|@|${npis[0]}`));
   t.truthy(run && began);
@@ -301,13 +301,16 @@ test('a state file can be used only with the NPIs, options, and key of its run',
 
   const state = JSON.parse(await readFile(stateFile, 'utf8'));
   const old = new Date(Date.now() - 31 * 86_400_000).toISOString();
-  await writeFile(stateFile, JSON.stringify({ ...state, began: old, batches: [''] }));
+  await writeFile(
+    stateFile,
+    JSON.stringify({ ...state, began: old, parts: [{ ...state.parts[0], batchId: '' }] }),
+  );
   t.is(await codeOf(enrich(npis, options)), 'state_expired');
   await writeFile(stateFile, '{"format":1');
   t.is(await codeOf(enrich(npis, options)), 'state_unreadable');
 });
 
-test('without enough credits, a run finishes its submitted batches and can continue', async (t) => {
+test('a run spends the last credits, finishes its batches, and can continue', async (t) => {
   const client = await api.organization(70);
   work(t, api, client.organizationId);
   const options = { ...optionsOf(client), stateFile: stateFileOf(t) };
@@ -318,59 +321,74 @@ test('without enough credits, a run finishes its submitted batches and can conti
     { instanceOf: EnrichmentError },
   );
   t.is(error?.code, 'insufficient_credits');
-  t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
-  t.like(seen.at(-1), { total: 180, completed: 30, not_found: 30, creditsUsed: 30 });
+  t.like(error?.problem, { available: 0 });
+  t.like(seen.at(-1), { total: 180, completed: 70, creditsUsed: 70 });
+  t.deepEqual(await client.credits(), { balance: 0, total: 70, used: 70 });
   await grantCredits(
     api.db,
     { actor: 'test', reason: 'test' },
     client.organizationId,
     80,
   );
-  // A batch that was never submitted may be submitted even after the state has expired. The credits
-  // suffice for one batch at a time.
+  // A batch that was never submitted may be submitted even after the state has expired.
   const state = JSON.parse(await readFile(options.stateFile, 'utf8'));
-  t.is(state.batches.filter((id: string | null) => id === null).length, 2);
+  t.is(state.parts.at(-1).batchId, null);
   const began = new Date(Date.now() - 31 * 86_400_000).toISOString();
   await writeFile(options.stateFile, JSON.stringify({ ...state, began }));
-  t.like(await enrich(npis, options), { completed: 90, creditsUsed: 90 });
-  t.is(await batchesOf(client), 3);
+  const { results, ...totals } = await enrich(npis, options);
+  t.deepEqual(
+    results.map(({ email }) => email),
+    npis.map(emailOf),
+  );
+  t.like(totals, { completed: 90, creditsUsed: 90 });
 });
 
-test('the client submits no batch that could exceed the maxCredits of the run', async (t) => {
+test('a run that is killed at a part of a batch submits no NPI twice', async (t) => {
+  const client = await api.organization(50);
+  work(t, api, client.organizationId);
+  const npis = npisFrom(5500, 60);
+  const ending = new AbortController();
+  const { url, passed } = await startGateway(t, api.baseUrl, ({ status }, moment) => {
+    if (moment === 'after' && status === 202) ending.abort();
+    return null;
+  });
+  const options = { ...optionsOf(client, url), stateFile: stateFileOf(t) };
+  await t.throwsAsync(enrich(npis, { ...options, signal: ending.signal }), {
+    name: 'AbortError',
+  });
+  t.like(await enrich(npis, options), { completed: 30, creditsUsed: 30 });
+  const sizes = submits(passed).map(({ body }) => JSON.parse(body).npis.length);
+  t.deepEqual(sizes.slice(0, 2), [60, 50]);
+  t.is(await batchesOf(client), 2);
+  t.is((await client.credits()).used, 30);
+});
+
+test('the client submits no NPI that could exceed the maxCredits of the run', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
   const options = { ...optionsOf(client, url), stateFile: stateFileOf(t) };
   const npis = npisFrom(6000, 180);
-  // The first batch costs at most 60 and in fact 30, after the second it is at most 90 and in fact
-  // 60. The third could make it 120.
-  for (const _run of [1, 2]) {
-    const error = await t.throwsAsync(enrich(npis, { ...options, maxCredits: 100 }), {
-      instanceOf: EnrichmentError,
-    });
+  const stop = async (maxCredits: number, more: Partial<Options> = {}) => {
+    const asked = enrich(npis, { ...options, maxCredits, ...more });
+    const error = await t.throwsAsync(asked, { instanceOf: EnrichmentError });
     t.is(error?.code, 'max_credits');
-    t.is(submits(passed).length, 2);
-  }
-  t.like(await enrich(npis, { ...options, maxCredits: 120 }), {
+    return submits(passed).length;
+  };
+  const submitted = await stop(50);
+  t.is((await client.credits()).used, 50);
+  t.is(await stop(50), submitted);
+  // The last NPI could cost one more credit than the 90 that the run costs.
+  t.like(await enrich(npis, { ...options, maxCredits: 91 }), {
     completed: 90,
     creditsUsed: 90,
   });
-  const personal = enrich(npis, {
-    ...optionsOf(client, url),
-    maxCredits: 179,
-    type: 'personal',
+  const before = submits(passed).length;
+  const personal = { ...optionsOf(client, url), type: 'personal' } as const;
+  t.is(await stop(2, { ...personal, stateFile: stateFileOf(t) }), before);
+  await t.throwsAsync(enrich(npis, { ...options, maxCredits: Number.NaN }), {
+    message: 'maxCredits is not a number.',
   });
-  t.is(
-    (await t.throwsAsync(personal, { instanceOf: EnrichmentError }))?.code,
-    'max_credits',
-  );
-  await t.throwsAsync(
-    enrich(npis, { ...optionsOf(client, url), maxCredits: Number.NaN }),
-    {
-      message: 'maxCredits is not a number.',
-    },
-  );
-  t.is(submits(passed).length, 3);
 });
 
 test('the client stays within the rate limit, even if others use its API key too', async (t) => {
