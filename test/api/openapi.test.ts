@@ -94,7 +94,8 @@ test('/openapi.json is valid OpenAPI 3.1', async (t) => {
 test('/openapi.json describes exactly the routes of the server', async (t) => {
   const described = operations();
   // The document does not describe the pages for people. pages.test.ts tests them.
-  const isPage = (path: string) => /^\/(?:docs\b.*|llms(?:-full)?\.txt|)$/.test(path);
+  const isPage = (path: string) =>
+    /^\/(?:docs\b.*|console\b.*|llms(?:-full)?\.txt|)$/.test(path);
   const served = api
     .routes()
     .filter(({ path }) => !isPage(path))

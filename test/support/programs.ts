@@ -23,6 +23,7 @@ const SOURCES = [
   'patches',
   'workflows',
   'package.json',
+  'LICENSE',
 ];
 
 /** The exit code and output of a program. */
