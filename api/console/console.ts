@@ -1,8 +1,16 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type {
+  Lifecycle,
+  Request,
+  ResponseObject,
+  ResponseToolkit,
+  Server,
+} from '@hapi/hapi';
 import * as Vision from '@hapi/vision';
 import Handlebars from 'handlebars';
+import type { Logger } from 'pino';
+import { PRIVATE } from '../problems.ts';
 import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
 import { pageHandlers } from './pages.ts';
@@ -23,6 +31,7 @@ export interface ConsoleDeps {
   readonly site: Site;
   /** Encrypts the cookie of a session. */
   readonly consoleKey: string;
+  readonly log: Logger;
 }
 
 /** Our own style sheet, forms to our own pages, and nothing else. */
@@ -31,7 +40,7 @@ const POLICY =
 
 /** Registers the routes of the console under `/console`. */
 export async function registerConsole(server: Server, deps: ConsoleDeps): Promise<void> {
-  const { site, consoleKey } = deps;
+  const { site, consoleKey, log } = deps;
   await server.register(Vision);
   const views = fileURLToPath(new URL('views', import.meta.url));
   server.views({
@@ -47,14 +56,15 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     isSecure: site.publicUrl.startsWith('https:'),
   });
   registerConsoleRoutes(server);
+  server.ext('onPreAuth', rejectForeignForms);
   server.ext('onPreResponse', (request, h) => {
     if (!isConsole(request)) return h.continue;
     const { response } = request;
-    const answer =
-      response instanceof Error ? problemPage(request, h, response) : response;
+    const isError = response instanceof Error;
+    const answer = isError ? problemPage(request, h, response, log) : response;
     answer.header('content-security-policy', POLICY);
     answer.header('referrer-policy', 'same-origin');
-    return response instanceof Error ? answer : h.continue;
+    return isError ? answer : h.continue;
   });
 }
 
@@ -127,21 +137,64 @@ function registerConsoleRoutes(server: Server): void {
   ]);
 }
 
+/** Texts for errors that do not come from the API. */
+const PROBLEMS = {
+  403: {
+    title: 'This form is too old',
+    detail: 'Go back, reload the page, and send the form again.',
+  },
+  413: {
+    title: 'Too much text',
+    detail: 'Submit at most 60 NPIs at once. For more, use the command for CSV files.',
+  },
+  500: {
+    title: 'Something went wrong on our side',
+    detail: 'Try again. If it happens again, tell support the id below.',
+  },
+} as const;
+
+/**
+ * Rejects forms that another site sends, also one with a host name next to ours. Such a site could
+ * set the cookie that the token of a form is compared with. Browsers send this header.
+ */
+const rejectForeignForms: Lifecycle.Method = (request, h) => {
+  const from: unknown = request.headers['sec-fetch-site'];
+  const isForeign = from !== undefined && from !== 'same-origin';
+  if (!isConsole(request) || request.method !== 'post' || !isForeign) return h.continue;
+  return h.view('problem', PROBLEMS[403]).code(403).takeover();
+};
+
 /** Returns the page that says what is wrong. Without a valid key, the visitor signs in again. */
 function problemPage(
   request: Request,
   h: ResponseToolkit,
   error: Error & { readonly output?: { readonly statusCode: number } },
+  log: Logger,
 ): ResponseObject {
-  const status = error instanceof CallFailed ? error.status : error.output?.statusCode;
-  if (error instanceof CallFailed && (status === 401 || status === 403)) {
-    request.cookieAuth.clear();
-    return h.redirect(SIGN_IN);
+  const { requestId = '' } = request.app;
+  if (error instanceof CallFailed) {
+    const { status } = error;
+    if (status === 401 || status === 403) {
+      request.cookieAuth.clear();
+      return h.redirect(SIGN_IN);
+    }
+    const title = status === 404 ? 'Not found' : 'That did not work';
+    return problemView(h, { title, detail: error.text() }, status, requestId);
   }
-  let detail = 'Something went wrong on our side. Try again.';
-  if (error instanceof CallFailed) detail = error.text();
-  else if (status === 403)
-    detail = 'This form is too old. Go back, reload the page, and try again.';
-  const title = status === 404 ? 'Not found' : 'That did not work';
-  return h.view('problem', { title, detail, session: {} }).code(status ?? 500);
+  const status = error.output?.statusCode;
+  if (status === 403 || status === 413)
+    return problemView(h, PROBLEMS[status], status, requestId);
+  log.error({ err: error, http_request_id: requestId }, 'request failed');
+  return problemView(h, PROBLEMS[500], 500, requestId);
+}
+
+function problemView(
+  h: ResponseToolkit,
+  problem: { readonly title: string; readonly detail: string },
+  status: number,
+  requestId: string,
+): ResponseObject {
+  const page = h.view('problem', { ...problem, requestId }).code(status);
+  for (const [name, value] of Object.entries(PRIVATE)) page.header(name, value);
+  return page.header('x-request-id', requestId);
 }

@@ -90,7 +90,9 @@ function serveMissing(server: Server, entries: readonly Entry[]): void {
     handler: (request, h) => {
       const accepted = String(request.headers.accept);
       if (!accepted.includes('text/html')) throw problem('not_found');
-      return answer(request, h).code(404).header('content-security-policy', POLICY);
+      // A cache must not give this page to a program, or hide a page that a release adds.
+      const page = answer(request, h).code(404).header('cache-control', 'no-store');
+      return page.header('content-security-policy', POLICY);
     },
   });
 }

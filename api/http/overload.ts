@@ -8,12 +8,22 @@ import { type ApiError, problem } from '../problems.ts';
 // requests.
 
 /**
- * Runs `work` when the response is sent or the client has disconnected. If that has already
- * happened, runs it at once.
+ * Runs `work` once when the response is sent or the client has disconnected. If that has already
+ * happened, runs it at once. The response to a request of the console never closes, because it has
+ * no connection. It only finishes.
  */
 export function whenOver({ raw: { res } }: Request, work: () => void): void {
-  if (res.closed) work();
-  else res.once('close', work);
+  if (res.closed) {
+    work();
+    return;
+  }
+  let isDone = false;
+  const workOnce = () => {
+    if (!isDone) work();
+    isDone = true;
+  };
+  res.once('finish', workOnce);
+  res.once('close', workOnce);
 }
 
 /**

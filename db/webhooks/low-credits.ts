@@ -26,8 +26,8 @@ interface LowCreditAlert {
 
 /**
  * Sets, replaces, or deletes an organization's alert. If the balance is already below the
- * threshold, the next sweep sends the message. A message that is being sent is not stopped. The
- * audit log gets the host of the URL, because its path may contain a token.
+ * threshold, the next sweep sends the message, but at most one an hour. A message that is being sent
+ * is not stopped. The audit log gets the host of the URL, because its path may contain a token.
  * @param alert null for no alert
  * @throws {Refusal} `sandbox_alert` for a sandbox; {DatabaseError} 23503 for an unknown id
  */

@@ -221,16 +221,18 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
   });
 }
 
+const consoleKey = Joi.string()
+  .min(32)
+  .messages({ 'string.min': '{{#label}} must have at least 32 characters' });
+
 /** The settings that only the API needs. */
 const API_SETTINGS = {
   /** The URL at which customers reach the API, without a path. */
   publicUrl: ['PUBLIC_URL', publicUrl().required()],
   /** The email address or https URL at which customers get help. */
   support: ['SUPPORT_EMAIL', emailOrUrl().required()],
-  /**
-   * Encrypts the sessions of the console, 32 characters or more. Null if there is no console.
-   */
-  consoleKey: ['CONSOLE_KEY', orNull(Joi.string().min(32))],
+  /** Encrypts the sessions of the console, 32 characters or more. */
+  consoleKey: ['CONSOLE_KEY', consoleKey.required()],
 } as const satisfies Table;
 
 /** The configuration of the API. */

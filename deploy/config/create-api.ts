@@ -27,7 +27,10 @@ export async function createApi(
     trustedProxies: config.trustedProxies,
     poolSize: config.databasePool,
   });
-  const { consoleKey } = config;
-  if (consoleKey !== null) await registerConsole(server, { site: config, consoleKey });
+  await registerConsole(server, {
+    site: config,
+    consoleKey: config.consoleKey,
+    log: deps.log,
+  });
   return server;
 }

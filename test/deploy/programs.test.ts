@@ -112,27 +112,30 @@ test.serial(
 );
 
 test.serial(
-  'an API without a public URL or a way to get help does not start',
+  'an API without its URL, support, or console key does not start',
   async (t) => {
     const nowhere = { DATABASE_URL: 'postgres://127.0.0.1:1/none' };
     t.like(await runProgram('api', [], { root, env: nowhere }), {
       code: 1,
       stderr:
-        'api: the configuration has 2 problem(s):\n' +
+        'api: the configuration has 3 problem(s):\n' +
         '  PUBLIC_URL is missing\n' +
-        '  SUPPORT_EMAIL is missing\n',
+        '  SUPPORT_EMAIL is missing\n' +
+        '  CONSOLE_KEY is missing\n',
     });
     const wrong = {
       PUBLIC_URL: 'https://api.example.com/api/v1',
       SUPPORT_EMAIL: 'support',
+      CONSOLE_KEY: 'short',
       ...nowhere,
     };
     t.like(await runProgram('api', [], { root, env: wrong }), {
       code: 1,
       stderr:
-        'api: the configuration has 2 problem(s):\n' +
+        'api: the configuration has 3 problem(s):\n' +
         '  PUBLIC_URL must be a URL without a path, such as https://api.example.com\n' +
-        '  SUPPORT_EMAIL must be an email address, or the https URL of a support page\n',
+        '  SUPPORT_EMAIL must be an email address, or the https URL of a support page\n' +
+        '  CONSOLE_KEY must have at least 32 characters\n',
     });
   },
 );

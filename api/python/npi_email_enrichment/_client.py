@@ -206,8 +206,12 @@ def _given(
     since: datetime | None, until: datetime | None, **others: str | None
 ) -> dict[str, str]:
     """Returns the parameters that have a value."""
-    times = {"since": since and since.isoformat(), "until": until and until.isoformat()}
-    return {name: value for name, value in {**times, **others}.items() if value is not None}
+    given: dict[str, str | None] = {
+        "since": None if since is None else since.isoformat(),
+        "until": None if until is None else until.isoformat(),
+        **others,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _delivery_path(batch_id: str, delivery_id: str) -> str:

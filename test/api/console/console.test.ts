@@ -18,9 +18,13 @@ class Visitor {
   }
 
   /** Sends a form with the token of the page that was seen last. */
-  async post(path: string, fields: Record<string, string>): Promise<Seen> {
+  async post(
+    path: string,
+    fields: Record<string, string>,
+    headers: Record<string, string> = {},
+  ): Promise<Seen> {
     const body = new URLSearchParams(fields);
-    return await this.#send(path, { method: 'POST', body });
+    return await this.#send(path, { method: 'POST', body, headers });
   }
 
   async signIn(apiKey: string): Promise<Seen> {
@@ -32,7 +36,7 @@ class Visitor {
     const cookie = [...this.#cookies].map(([name, value]) => `${name}=${value}`);
     const response = await fetch(new URL(path, stack.baseUrl), {
       ...init,
-      headers: { cookie: cookie.join('; ') },
+      headers: { ...init.headers, cookie: cookie.join('; ') },
       redirect: 'manual',
     });
     for (const line of response.headers.getSetCookie()) {
@@ -108,6 +112,45 @@ test('a form without its token is rejected', async (t) => {
   for (const form_token of ['', 'x'.repeat(43)])
     t.is((await visitor.post('/console/sign-out', { form_token })).status, 403);
   t.is((await visitor.get('/console')).path, '/console');
+});
+
+test('a form from another site is rejected, even with its token', async (t) => {
+  const client = await stack.organization(10);
+  const visitor = await signedIn(t, client);
+  const { token } = await visitor.get('/console');
+  for (const site of ['cross-site', 'same-site']) {
+    const fields = { form_token: token };
+    const { status } = await visitor.post('/console/sign-out', fields, {
+      'sec-fetch-site': site,
+    });
+    t.is(status, 403, site);
+  }
+  t.is((await visitor.get('/console')).path, '/console');
+});
+
+test('rejected forms leave no place taken in the queue of submits', async (t) => {
+  // 100 requests of an organization can wait. The rate limit rejects all forms but a few.
+  const client = await stack.organization(10, 6);
+  const visitor = await signedIn(t, client);
+  const { token } = await visitor.get('/console/submit');
+  const fields = { form_token: token, idempotency_key: 'x', type: 'any', npis: '1' };
+  const texts: string[] = [];
+  for (let n = 0; n < 120; n += 1)
+    texts.push((await visitor.post('/console/submit', fields)).text);
+  t.true(texts.some((text) => text.includes('This key may send 6 requests')));
+  t.false(texts.some((text) => text.includes('Too many of your requests')));
+});
+
+test('a form that is too large says so', async (t) => {
+  const client = await stack.organization(10);
+  const visitor = await signedIn(t, client);
+  const { token } = await visitor.get('/console/submit');
+  const npis = '2000000010\n'.repeat(3000);
+  const fields = { form_token: token, npis };
+  const { status, text, headers } = await visitor.post('/console/submit', fields);
+  t.is(status, 413);
+  t.regex(text, /at most 60 NPIs at once/);
+  t.is(headers.get('cache-control'), 'no-store');
 });
 
 test('signing out ends the session', async (t) => {
