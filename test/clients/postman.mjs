@@ -9,17 +9,19 @@ const { BASE_URL, API_KEY } = process.env;
 const response = await fetch(`${BASE_URL}/docs/postman.json`);
 const collection = await response.json();
 
+// Without deliveries, because the example submits name no webhook.
+const folders = ['Submit', 'Results', 'Credits', 'Service'];
 const { run } = await promisify(newman.run)({
   collection,
   envVar: [
     { key: 'baseUrl', value: BASE_URL },
     { key: 'apiKey', value: API_KEY },
   ],
-  // Without deliveries, because the example submits name no webhook.
-  folder: ['Submit', 'Results', 'Credits', 'Service'],
+  folder: folders,
 });
 assert.deepEqual(run.failures, []);
-assert.equal(run.executions.length, 10);
+const sent = collection.item.filter(({ name }) => folders.includes(name));
+assert.equal(run.executions.length, sent.flatMap(({ item }) => item).length);
 for (const { item, response } of run.executions)
   assert(response.code < 300, `${item.name}: ${response.code} ${response.text()}`);
 
