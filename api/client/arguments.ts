@@ -72,14 +72,9 @@ export interface Arguments {
 /**
  * Parses the arguments of the command.
  * @throws {UsageError} if they are not usable
- * @throws an error of `parseArgs`, whose code begins with `ERR_PARSE_ARGS`
  */
 export function parseArguments(args: readonly string[]): Arguments | 'help' | 'version' {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: OPTIONS,
-  });
+  const { values, positionals } = parseOptions(args);
   if (values.help) return 'help';
   if (values.version) return 'version';
   const [command, file, ...others] = positionals;
@@ -134,5 +129,15 @@ async function readKey(file: string): Promise<string> {
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     throw new UsageError(`The key file ${file} can't be read: ${code}.`);
+  }
+}
+
+function parseOptions(args: readonly string[]) {
+  try {
+    return parseArgs({ args: [...args], allowPositionals: true, options: OPTIONS });
+  } catch (error) {
+    // Further sentences are about file names that begin with a hyphen, which nobody means.
+    const [problem = ''] = (error as Error).message.split(/[.\n]/);
+    throw new UsageError(`${problem}. See --help.`);
   }
 }

@@ -119,7 +119,7 @@ function printCost(contacts: Contacts, npis: number, price: number): void {
   const { rows } = contacts;
   const unusable = rows.filter(({ npi }) => npi === null).length;
   console.log(
-    `${count(rows.length, 'row')}, ${unusable} without an NPI: ${count(npis, 'NPI')} to look up.`,
+    `${count(rows.length, 'row')}, ${unusable} without a usable NPI: ${count(npis, 'different NPI')} to look up.`,
   );
   console.log(`At most ${count(npis * price, 'credit')}: ${price} for each email found.`);
 }
@@ -166,13 +166,17 @@ async function run(
   if (out !== STANDARD) await rm(stateFile);
   const { failed = 0 } = summary;
   if (failed > 0) {
-    const again = `To look up ${count(failed, 'failed NPI')} again, use the result as FILE.`;
-    console.error(again);
+    const again = 'To look up all rows without an email again, use the result as FILE.';
+    console.error(`${count(failed, 'NPI')} failed. ${again}`);
   }
 }
 
 /** Prints the error and what to do, and adds it to the summary. */
-function report(error: Error & { readonly code?: unknown }, summary: Summary): void {
+function report(thrown: Error, summary: Summary): void {
+  let error: Error & { readonly code?: unknown } = thrown;
+  if (error.name === 'AbortError') {
+    error = Object.assign(new Error('Interrupted.'), { code: 'interrupted' });
+  }
   const [exitCode, advice] = judge(error);
   const message = `${error.message} ${advice}`.trimEnd();
   console.error(printable(`npi-email-enrichment: ${message}`));
@@ -188,15 +192,11 @@ function report(error: Error & { readonly code?: unknown }, summary: Summary): v
 function judge(
   error: Error & { readonly code?: unknown },
 ): readonly [code: number, advice: string] {
-  // `String` is needed because the `code` of an AbortError is a number.
   const code = String(error.code);
-  if (code.startsWith('ERR_PARSE_ARGS')) {
-    return [2, 'See --help.'];
-  }
   if (error instanceof UsageError || code === 'base_url_unusable') {
     return [2, ''];
   }
-  if (error.name === 'AbortError') {
+  if (code === 'interrupted') {
     return [130, 'Repeat the command to continue.'];
   }
   if (isShortage(error)) {

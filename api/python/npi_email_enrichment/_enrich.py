@@ -183,9 +183,8 @@ class _Run:
         most = sum(chunk.credits_used + chunk.open * price for chunk in begun)
         if most <= self._order.max_credits:
             return None
-        count = len(following.npis)
         text = (
-            f"With the next {count} NPIs, the run could cost {most} credits, more than"
+            f"With the next submit, the run could cost {most} credits, more than"
             f" {self._order.max_credits}. Continue with a higher max_credits."
         )
         return EnrichmentError("max_credits", text)

@@ -110,7 +110,7 @@ test('with --dry-run, the client sends no request and prints the maximum cost', 
   t.is(code, 0);
   t.is(
     stdout,
-    '6 rows, 1 without an NPI: 3 NPIs to look up.\nAt most 9 credits: 3 for each email found.\n',
+    '6 rows, 1 without a usable NPI: 3 different NPIs to look up.\nAt most 9 credits: 3 for each email found.\n',
   );
 });
 

@@ -274,7 +274,10 @@ for (const [title, { content, args = [], npis = [], says = [] }] of Object.entri
     writeFileSync(file, content);
     const { status, stdout, stderr } = enrich(folder, ['f.csv', '--dry-run', ...args]);
     t.deepEqual(stderr.split('\n').slice(0, -1), says);
-    t.regex(stdout, new RegExp(`: ${new Set(npis).size} NPIs? to look up\\.\n`));
+    t.regex(
+      stdout,
+      new RegExp(`: ${new Set(npis).size} different NPIs? to look up\\.\n`),
+    );
     t.is(status, 0);
     const { rows } = await readContacts(file, args[1]);
     t.deepEqual(
