@@ -27,7 +27,7 @@ export interface Contacts {
   readonly rows: readonly Contact[];
   /** The name of the NPI column. */
   readonly column: string;
-  /** What the user should know about how the file was read. */
+  /** Sentences for the user about how the file was read. */
   readonly notes: readonly string[];
 }
 

@@ -161,7 +161,7 @@ const rejectForeignForms: Lifecycle.Method = (request, h) => {
   const from: unknown = request.headers['sec-fetch-site'];
   const isForeign = from !== undefined && from !== 'same-origin';
   if (!isConsole(request) || request.method !== 'post' || !isForeign) return h.continue;
-  return h.view('problem', PROBLEMS[403]).code(403).takeover();
+  return problemView(h, PROBLEMS[403], 403, request.app.requestId).takeover();
 };
 
 /** Returns the page that says what is wrong. Without a valid key, the visitor signs in again. */
@@ -171,7 +171,7 @@ function problemPage(
   error: Error & { readonly output?: { readonly statusCode: number } },
   log: Logger,
 ): ResponseObject {
-  const { requestId = '' } = request.app;
+  const { requestId } = request.app;
   if (error instanceof CallFailed) {
     const { status } = error;
     if (status === 401 || status === 403) {
@@ -192,7 +192,7 @@ function problemView(
   h: ResponseToolkit,
   problem: { readonly title: string; readonly detail: string },
   status: number,
-  requestId: string,
+  requestId = '',
 ): ResponseObject {
   const page = h.view('problem', { ...problem, requestId }).code(status);
   for (const [name, value] of Object.entries(PRIVATE)) page.header(name, value);

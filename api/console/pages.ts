@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { AttemptReason } from '../../db/words.ts';
+import { csvFile } from '../http/csv.ts';
 import REASONS from './reasons.json' with { type: 'json' };
 import { CallFailed, callApi, keyOf } from './session.ts';
 import { type UsageReport, usageView } from './usage.ts';
@@ -149,17 +150,8 @@ export const pageHandlers = {
   },
 
   results: async (request, h) => {
-    const path = batchPath(request);
-    const { body } = await callApi<Envelope>(request, path);
-    const rows = body.data.map((result) =>
-      COLUMNS.map((column) => csvCell(String(result[column] ?? ''))).join(','),
-    );
-    const text = [COLUMNS.join(','), ...rows, ''].join('\r\n');
-    const name = `${body.batch.id}.csv`;
-    return h
-      .response(text)
-      .type('text/csv')
-      .header('content-disposition', `attachment; filename="${name}"`);
+    const { body } = await callApi<Envelope>(request, batchPath(request));
+    return csvFile(h, `${body.batch.id}.csv`, COLUMNS, body.data);
   },
 
   resend: async (request, h) => {
@@ -237,12 +229,3 @@ const COLUMNS = [
   'email_last_validated',
   'replayed',
 ] as const;
-
-/**
- * Returns a cell of a CSV file (RFC 4180). Spreadsheets execute a cell that begins with one of these
- * characters, so such a cell gets an apostrophe.
- */
-function csvCell(text: string): string {
-  const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-}

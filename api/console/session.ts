@@ -77,9 +77,8 @@ export const FORM = {
   maxBytes: 16_384,
 } as const;
 
-/** A response of the API, or why there is none. */
-export interface ApiAnswer<T> {
-  readonly status: number;
+/** A successful response of the API. */
+interface ApiAnswer<T> {
   readonly headers: Readonly<Record<string, unknown>>;
   readonly body: T;
 }
@@ -154,7 +153,7 @@ export async function callApi<T>(
   });
   const body = JSON.parse(payload);
   if (status >= 400) throw new CallFailed(status, body);
-  return { status, headers: sent, body };
+  return { headers: sent, body };
 }
 
 /** Returns the handlers that start and end sessions. */

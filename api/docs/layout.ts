@@ -4,7 +4,7 @@ import type { Page } from './pages.ts';
 
 // The HTML of the pages. It works without scripts: the menu of a narrow screen is a popover.
 
-/** What the menu shows of a page. */
+/** A page in the menu. */
 export interface Entry {
   readonly path: string;
   readonly title: string;
@@ -22,10 +22,6 @@ interface Parts {
 }
 
 const NAME = 'NPI email enrichment';
-
-/** The mark of the service, an envelope. `favicon.svg` is the same. */
-const MARK =
-  '<svg class="mark" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8"/><path d="M8 10.5h16v11H8zM8 11l8 6.5 8-6.5"/></svg>';
 
 /** Returns the HTML of a page: the header, the menu, and its content. */
 export function layout({ path, title, summary }: Entry, parts: Parts): string {
@@ -49,7 +45,7 @@ ${head}
 <body>
 <a class="skip" href="#content">Skip to content</a>
 <header class="top">
-<a class="brand" href="/docs">${MARK}<span>${NAME}</span></a>
+<a class="brand" href="/docs"><img class="mark" src="/docs/favicon.svg" alt=""><span>${NAME}</span></a>
 <button class="search" type="button" hidden>Search <kbd>/</kbd></button>
 <button class="burger" type="button" popovertarget="menu" aria-label="Menu"></button>
 </header>

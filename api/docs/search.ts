@@ -30,7 +30,7 @@ export function searchIndex(pages: readonly Page[], site: Site): string {
   return JSON.stringify([...pages.flatMap(sectionsOf), ...operations]);
 }
 
-/** What the index needs of the OpenAPI document: its operations by path and method. */
+/** The part of the OpenAPI document that the index shows: the operations by path and method. */
 type Operations = Readonly<
   Record<
     string,

@@ -1,11 +1,10 @@
 import type { ResponseObject, ResponseToolkit } from '@hapi/hapi';
 
-type Value = string | number | Date | null;
+type Value = string | number | boolean | Date | null;
 
 /**
  * Returns a response with a CSV file (RFC 4180), which browsers download.
- * @param columns the names of the columns, which are also those of the members of the rows. No
- * value needs quotes: they are ids, numbers, times, and our own words
+ * @param columns the names of the columns, which are also those of the members of the rows
  */
 export function csvFile<Column extends string>(
   h: ResponseToolkit,
@@ -23,5 +22,9 @@ export function csvFile<Column extends string>(
 
 function cellOf(value: Value): string {
   if (value === null) return '';
-  return value instanceof Date ? value.toISOString() : String(value);
+  if (value instanceof Date) return value.toISOString();
+  if (typeof value !== 'string') return String(value);
+  // Spreadsheets execute a text that begins with one of these characters.
+  const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

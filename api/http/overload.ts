@@ -8,22 +8,17 @@ import { type ApiError, problem } from '../problems.ts';
 // requests.
 
 /**
- * Runs `work` once when the response is sent or the client has disconnected. If that has already
+ * Runs `work` when the response is sent or the client has disconnected. If that has already
  * happened, runs it at once. The response to a request of the console never closes, because it has
- * no connection. It only finishes.
+ * no connection, but it finishes. Most responses do both, so a second run must change nothing.
  */
 export function whenOver({ raw: { res } }: Request, work: () => void): void {
   if (res.closed) {
     work();
     return;
   }
-  let isDone = false;
-  const workOnce = () => {
-    if (!isDone) work();
-    isDone = true;
-  };
-  res.once('finish', workOnce);
-  res.once('close', workOnce);
+  res.once('finish', work);
+  res.once('close', work);
 }
 
 /**

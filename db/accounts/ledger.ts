@@ -98,9 +98,9 @@ async function readEntries(
   { since, until, after, beforeId, limit }: Entries,
 ): Promise<LedgerRow[]> {
   return await run<LedgerRow>(db)`
-    select id, created_at as "createdAt", kind, amount, request_id as "requestId", side, added,
-           available_after as "availableAfter", batch_id as "batchId", npi,
-           requested_type as "requestedType"
+    select id, created_at as "createdAt", kind, amount, available_after as "availableAfter",
+           request_id as "requestId", batch_id as "batchId", npi,
+           requested_type as "requestedType", side, added
       from (
         select *
           from (

@@ -12,7 +12,10 @@ import {
 import { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
 
-/** The filters for a list of batches. A null filter matches every batch. The period is that of the submits. */
+/**
+ * The filters for a list of batches. A null filter matches every batch. The period is that of the
+ * submits.
+ */
 export interface BatchFilter extends Period {
   readonly status: BatchStatus | null;
   /** Only batches that contain this NPI. */

@@ -145,7 +145,7 @@ test('an operator can grant and adjust credits, and the ledger shows each change
     { kind: 'grant', amount: 1000, available_after: 1000, request_id: null },
   ]);
   t.is((await json<unknown[]>('credits', 'ledger', id, '--limit', '1')).length, 1);
-  t.regex(await text('credits', 'ledger', id), /adjustment +-300 +- +700( +-){3}$/m);
+  t.regex(await text('credits', 'ledger', id), /adjustment +-300 +700( +-){4}$/m);
 });
 
 test('a grant with a reference is made once, and repeating it only reports the first grant', async (t) => {

@@ -13,7 +13,7 @@ test.after.always(() => browser?.close());
 const api = fresh(test, () => startApi());
 const url = (hash = '') => new URL(`/docs/reference${hash}`, api.baseUrl);
 
-test('the reference allows scripts and requests only of its own host', async (t) => {
+test('the reference loads scripts and data only from our host', async (t) => {
   const { status, headers } = await fetch(url());
   t.is(status, 200);
   const policy = headers.get('content-security-policy') ?? '';
