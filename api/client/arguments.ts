@@ -136,7 +136,7 @@ function parseOptions(args: readonly string[]) {
   try {
     return parseArgs({ args: [...args], allowPositionals: true, options: OPTIONS });
   } catch (error) {
-    // Further sentences are about file names that begin with a hyphen, so they mislead.
+    // Shows only the first sentence. The others are about file names that begin with a hyphen.
     const [problem = ''] = (error as Error).message.split(/[.\n]/);
     throw new UsageError(`${problem}. See --help.`);
   }

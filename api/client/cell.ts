@@ -7,14 +7,21 @@ export type Reading =
 const WHOLE = /^(\d{10}|\d([,.' ])\d{3}\2\d{3}\2\d{3})(?:[.,]0*)?$/;
 /** A number in scientific notation. */
 const SCIENTIFIC = /^(\d)(?:[.,](\d+))?e\+?0*(\d+)$/i;
+const MAX_CELL = 200;
+/** The problem of a cell without any number. */
+export const NO_NPI = 'no NPI';
 const SHORTENED =
-  'was shortened by Excel. Format the column as a number without decimals, and save the file again';
+  'was shortened by Excel. In the workbook, format the column as a number without decimals, and save it as CSV again';
 
 /**
  * Reads the NPI of a cell in the forms that spreadsheets and other programs write. It repairs only
  * what has one meaning: the repaired NPI has ten digits and a correct check digit.
  */
 export function readNpi(cell: string): Reading {
+  // The expressions below could take hours for a long cell.
+  if (cell.length > MAX_CELL) {
+    return { npi: null, problem: 'is too long for an NPI' };
+  }
   const text = plain(cell);
   const [, whole] = WHOLE.exec(text) ?? [];
   const npi = whole?.replace(/\D/g, '') ?? expanded(text);
@@ -55,7 +62,7 @@ function expanded(text: string): string | null {
 }
 
 function problemOf(text: string): string {
-  if (text === '') return 'no NPI';
+  if (text === '') return NO_NPI;
   if (SCIENTIFIC.test(text)) return SHORTENED;
   if (/^\d+$/.test(text)) {
     return `has ${text.length} instead of 10 digits`;
@@ -74,7 +81,7 @@ function problemOf(text: string): string {
 
 /** Checks the last digit by the Luhn algorithm over the NPI with the prefix 80840. */
 function hasCheckDigit(npi: string): boolean {
-  // The prefix contributes 24 to the sum.
+  // The digits of the prefix add 24 to the sum.
   let sum = 24;
   for (const [index, digit] of Array.from(npi, Number).entries()) {
     const weighted = index % 2 === 0 ? digit * 2 : digit;

@@ -8,8 +8,10 @@ import type {
   BulkSubmit,
   Credits,
   Delivery,
+  DeliveryStatus,
   Envelope,
   LedgerEntry,
+  Resent,
   SingleSubmit,
   TestOutcome,
   UsageBy,
@@ -22,7 +24,7 @@ export interface SubmitOptions {
    * your own if your program may repeat the submit after a crash.
    */
   readonly idempotencyKey?: string;
-  /** With a test key, the outcome of every NPI. */
+  /** The outcome of every NPI. Works only with a test key. */
   readonly testOutcome?: TestOutcome;
 }
 
@@ -32,9 +34,9 @@ export interface PollOptions {
 }
 
 export interface Period {
-  /** Only what happened at this time or later. */
+  /** Leaves out everything before this time. */
   readonly since?: Date;
-  /** Only what happened before this time. */
+  /** Leaves out everything from this time on. */
   readonly until?: Date;
 }
 
@@ -42,6 +44,11 @@ export interface Period {
 export interface BatchFilter extends Period {
   readonly status?: BatchStatus;
   readonly npi?: string;
+}
+
+/** The period is that of the submits. */
+export interface DeliveryFilter extends Period {
+  readonly status?: DeliveryStatus;
 }
 
 export interface UsageOptions extends Period {
@@ -124,6 +131,22 @@ export class EnrichmentClient {
     return body;
   }
 
+  /** Returns the webhook deliveries of all batches, newest first. */
+  getAllDeliveries(filter: DeliveryFilter = {}): AsyncGenerator<Delivery> {
+    return this.#list('/api/v1/deliveries', 'deliveries', queryOf(filter));
+  }
+
+  /**
+   * Sends the webhook deliveries again that failed at a time or later, at most 500.
+   * @throws {EnrichmentError} `webhooks_suspended`
+   */
+  async resendFailedDeliveries(failedSince: Date): Promise<Resent> {
+    const path = '/api/v1/deliveries/resend';
+    const given = { failed_since: failedSince.toISOString() };
+    const { body } = await this.#call<Resent>(path, { method: 'POST', body: given });
+    return body;
+  }
+
   /** Returns the organization's credits. */
   async getCredits(): Promise<Credits> {
     const { body } = await this.#call<Credits>('/api/v1/credits');
@@ -178,7 +201,7 @@ export class EnrichmentClient {
   }
 }
 
-function queryOf(options: BatchFilter & UsageOptions): URLSearchParams {
+function queryOf(options: object): URLSearchParams {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(options)) {
     if (value instanceof Date) {

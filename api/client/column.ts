@@ -4,7 +4,7 @@ import { UsageError } from './usage-error.ts';
 export interface Column {
   /** Position of the column, from 0. */
   readonly index: number;
-  /** Whether the file doesn't name this column exactly as asked, so that the choice is a guess. */
+  /** True if the column is a guess, because its name is not exactly the requested one. */
   readonly isGuess: boolean;
 }
 

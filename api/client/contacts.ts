@@ -1,44 +1,9 @@
 import { readFile, stat } from 'node:fs/promises';
 import { buffer } from 'node:stream/consumers';
 import { STANDARD } from './arguments.ts';
-import { readNpi } from './cell.ts';
 import { findColumn } from './column.ts';
-import { type Form, parseCsv } from './csv.ts';
-import { decode } from './decode.ts';
+import { type Contacts, contactsIn, readTable } from './table.ts';
 import { UsageError } from './usage-error.ts';
-
-export interface Contact {
-  /** The line of the file in which the row begins. */
-  readonly line: number;
-  readonly cells: readonly string[];
-  /** The cell in the NPI column. */
-  readonly cell: string;
-  /** The NPI, or null if the cell has none. */
-  readonly npi: string | null;
-  /** The reason why the row can't be used, or empty. */
-  readonly problem: string;
-  /** The added cells, if an earlier run found the email of this row. */
-  readonly earlier: readonly string[] | null;
-}
-
-export interface Contacts {
-  readonly form: Form;
-  readonly header: readonly string[];
-  readonly rows: readonly Contact[];
-  /** The name of the NPI column. */
-  readonly column: string;
-  /** Sentences for the user about how the file was read. */
-  readonly notes: readonly string[];
-}
-
-/** The columns that the command adds. */
-export const ADDED = [
-  'email',
-  'email_type',
-  'email_last_validated',
-  'status',
-  'reason',
-].map((name) => `enriched_${name}`);
 
 /** About a million rows. Larger files would not fit into memory. */
 const MAX_BYTES = 100_000_000;
@@ -53,50 +18,13 @@ export async function readContacts(
   column: string | undefined,
 ): Promise<Contacts> {
   const file = path === STANDARD ? 'standard input' : path;
-  const text = decode(file, await readBytes(path, file));
-  const { form, rows } = parseCsv(file, text);
-  const [first] = rows;
-  if (!first) {
-    throw new UsageError(`${file} has no rows.`);
-  }
-  const notes: string[] = [];
-  if (text.encoding === 'windows-1252') {
-    notes.push(`${file} is not UTF-8, so it was read as Windows-1252.`);
-  }
-  const hasHeader = first.cells.every((cell) => readNpi(cell).npi === null);
-  const header = hasHeader ? first.cells : first.cells.map((_, at) => String(at + 1));
-  const body = hasHeader ? rows.slice(1) : rows;
-  if (!hasHeader) {
-    notes.push(`${file} has no column names, so its columns are numbered.`);
-  }
-  if (body.length === 0) {
-    throw new UsageError(`${file} has column names, but no rows below them.`);
-  }
-  const cells = body.map((row) => row.cells);
-  const { index, isGuess } = findColumn(file, header, cells, column);
-  const name = header[index]?.trim() ?? '';
-  if (isGuess) {
-    notes.push(`The NPIs are in column "${name}".`);
-  }
-  const contacts = body.map(({ line, cells }) => {
-    const cell = cells[index] ?? '';
-    const earlier = earlierOf(header, cells);
-    return { line, cells, cell, earlier, ...readNpi(cell) };
-  });
-  const kept = contacts.filter(({ earlier }) => earlier).length;
-  if (kept > 0) {
-    notes.push(`Rows that have an email of an earlier run and keep it: ${kept}.`);
-  }
-  return { form, header, rows: contacts, column: name, notes };
-}
-
-/** Returns the added cells of a row whose email an earlier run found, or null. */
-function earlierOf(
-  header: readonly string[],
-  cells: readonly string[],
-): readonly string[] | null {
-  const added = ADDED.map((name) => cells[header.indexOf(name)] ?? '');
-  return added[ADDED.indexOf('enriched_status')] === 'completed' ? added : null;
+  const table = readTable(file, await readBytes(path, file));
+  const cells = table.rows.map((row) => row.cells);
+  const { index, isGuess } = findColumn(file, table.header, cells, column);
+  const contacts = contactsIn(table, index);
+  if (!isGuess) return contacts;
+  const note = `The NPIs are in column "${contacts.column}".`;
+  return { ...contacts, notes: [...contacts.notes, note] };
 }
 
 /** @throws {UsageError} if the file can't be read */

@@ -8,7 +8,7 @@ import { UsageError } from './usage-error.ts';
 /** The format of the input file. The output file is written in the same format. */
 export interface Form {
   readonly delimiter: string;
-  /** Whether the first line is `sep=` with the delimiter, as Excel reads and writes it. */
+  /** True if the first line is `sep=` with the delimiter, as Excel reads and writes it. */
   readonly hasSeparatorLine: boolean;
   readonly bom: boolean;
   readonly recordDelimiter: 'windows' | 'unix';
@@ -21,6 +21,8 @@ export interface Row {
 }
 
 const DELIMITERS = [',', ';', '\t', '|'];
+/** The delimiter is searched only in this many characters, because a file can be large. */
+const MAX_SEARCHED = 100_000;
 const SEPARATOR_LINE = /^"?sep=([^"\r\n])[^\r\n]*(?:\r\n|\n|\r)/i;
 
 /**
@@ -46,11 +48,14 @@ export function parseCsv(
   return { form, rows: separator ? rows.slice(1) : rows };
 }
 
-/** Returns the most frequent delimiter of the first line with text. */
+/**
+ * Returns the most frequent delimiter of the first line with text. Column names in quotes may have
+ * line breaks.
+ */
 function delimiterOf(text: string): string {
-  const firstLine = text.trimStart().split(/[\r\n]/, 1)[0] ?? '';
-  const unquoted = firstLine.replace(/"[^"]*"/g, '');
-  const times = (sign: string) => unquoted.split(sign).length;
+  const start = text.trimStart().slice(0, MAX_SEARCHED);
+  const firstLine = start.replace(/"[^"]*"/g, '').split(/[\r\n]/, 1)[0] ?? '';
+  const times = (sign: string) => firstLine.split(sign).length;
   const [most = ','] = DELIMITERS.toSorted((a, b) => times(b) - times(a));
   return most;
 }
@@ -78,7 +83,7 @@ function parseRows(file: string, text: string, delimiter: string): readonly Row[
 
 interface Attempt {
   readonly rows: readonly Row[];
-  /** Whether the parser stopped at an error, in the row that begins in `nextLine`. */
+  /** True if the parser stopped at an error in the row that begins in `nextLine`. */
   readonly isBroken: boolean;
   readonly nextLine: number;
 }

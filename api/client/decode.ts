@@ -7,6 +7,7 @@ const OTHER_FORMATS: readonly (readonly [start: RegExp, format: string])[] = [
   [/^\u00d0\u00cf\p{Cc}\u00e0/u, 'an old Excel workbook'],
   [/^\p{Cc}\u008b/u, 'a compressed file'],
   [/^%PDF/, 'a PDF'],
+  [/^(?:\u0089PNG|\u00ff\u00d8\u00ff|GIF8)/, 'a picture'],
   [/^\{\\rtf/, 'a text document'],
   [/^\s*<(?:!doctype|html|table|\?xml)/i, 'a web page or XML'],
   [/^\s*(?:\[\s*[[{"\d]|\{\s*")/, 'JSON'],
@@ -15,7 +16,7 @@ const OTHER_FORMATS: readonly (readonly [start: RegExp, format: string])[] = [
 export interface Text {
   readonly text: string;
   readonly encoding: 'utf-8' | 'utf-16le' | 'utf-16be' | 'windows-1252';
-  /** Whether the file began with a byte order mark. */
+  /** True if the file began with a byte order mark. */
   readonly bom: boolean;
 }
 

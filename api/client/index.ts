@@ -62,8 +62,8 @@ export interface Options extends Connection {
 }
 
 /**
- * A batch is submitted only while fewer NPIs than this are open. The service looks up 100 NPIs of
- * an organization at once, and each must end within 15 minutes of its submit. With many more open
+ * A batch is submitted only while fewer NPIs than this are open. Each NPI must end within 15 minutes
+ * of its submit, and vendors limit how many are looked up at the same time. With many more open
  * NPIs, some would not be looked up in time and would fail.
  */
 const MAX_OPEN = 180;

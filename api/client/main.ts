@@ -6,7 +6,7 @@ import {
   parseArguments,
   STANDARD,
 } from './arguments.ts';
-import { type Contacts, readContacts } from './contacts.ts';
+import { readContacts } from './contacts.ts';
 import {
   EnrichmentError,
   enrich,
@@ -20,6 +20,7 @@ import packageJson from './package.json' with { type: 'json' };
 import { printable } from './printable.ts';
 import { count, ProgressBar } from './progress.ts';
 import { checkOutput, writeResults } from './results.ts';
+import type { Contacts } from './table.ts';
 import { UsageError } from './usage-error.ts';
 
 /** The output of `--json`. An error leaves out what is not known yet. */

@@ -21,7 +21,7 @@ type Content = Record<string, unknown>;
 
 /**
  * Serves the tools of tools.json on standard input and output. The API validates the arguments.
- * This uses `Server` and not `McpServer`, whose schemas need a package more.
+ * This uses `Server`, because the schemas of `McpServer` need another package.
  */
 export async function serve(client: EnrichmentClient): Promise<void> {
   const { name, version } = packageJson;

@@ -4,7 +4,7 @@ import packageJson from './package.json' with { type: 'json' };
 import { printable } from './printable.ts';
 import { UsageError } from './usage-error.ts';
 
-/** A person waits for the answer, so a tool fails soon. */
+/** The time for which a tool retries. It is short, because a person is waiting. */
 const PATIENCE_MS = 20_000;
 const SDK = '@modelcontextprotocol/sdk';
 

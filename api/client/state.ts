@@ -78,12 +78,12 @@ export function openState(
     (name) => saved[name] !== fresh[name],
   );
   if (changed.length > 0) {
-    const text = `${file} is of a run with other ${changed.join(' and ')}. Continue with those, or delete the file.`;
+    const text = `${file} belongs to a run with other values of ${changed.join(' and ')}. Use those again, or delete the file.`;
     throw new EnrichmentError('state_mismatch', text);
   }
   const isUnknown = saved.parts.some(({ batchId }) => batchId === '');
   if (isUnknown && Date.now() - Date.parse(saved.began) > REPLAY_MS) {
-    const text = `${file} is of ${saved.began}, and the results of some batches are unknown. After 30 days emails are charged again. Delete the file to start again.`;
+    const text = `${file} is from ${saved.began}, and the results of some batches are unknown. After 30 days, emails are charged again. Delete the file to start again.`;
     throw new EnrichmentError('state_expired', text);
   }
   /** Writes the whole state to disk. A crash leaves either the old file or the new file. */

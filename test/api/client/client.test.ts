@@ -10,7 +10,7 @@ import { fresh } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { startStack } from '../../support/stack.ts';
 
-// The operations of the client against the whole service.
+// Tests the operations of the client with the whole service.
 
 const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 100] }));
 const NPIS = npisFrom(0, 60);

@@ -18,7 +18,7 @@ import { emailOf, type Passed, startGateway, work } from '../../support/customer
 import { fresh, freshDatabase } from '../../support/database.ts';
 import { startApi } from '../../support/stack.ts';
 
-// The published client: packed, installed into an empty folder, and run there as a program.
+// Tests the published client: packed, installed into an empty folder, and run there as a program.
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
@@ -164,8 +164,8 @@ test('a run of 500 NPIs that is killed twice is charged once and never rate-limi
   const onStart = (end: typeof kill) => {
     kill = end;
   };
-  // First when the third submit was accepted and its response is on the way, then at a poll of a
-  // batch.
+  // The first kill comes before the client gets the response to its third submit. The second kill
+  // comes during a poll.
   const moments = [
     ({ method }: Passed) => method === 'POST' && submits() === 3,
     ({ path }: Passed) => path.includes('/batch/') && submits() > 5,

@@ -6,8 +6,8 @@ import test from 'ava';
 import { readContacts } from '../../../api/client/contacts.ts';
 import { temporaryFolder } from '../../support/database.ts';
 
-// Files as spreadsheets, databases, and people make them. Each is read by the command, whose messages
-// must be true and name every row that it can't use.
+// Tests the client's command with files as spreadsheets, databases, and people write them. Its
+// messages must be true, and must name every row that it can't use.
 
 const COMMAND = fileURLToPath(new URL('../../../api/client/command.ts', import.meta.url));
 const folder = temporaryFolder(test.after.always);
@@ -24,7 +24,9 @@ interface Case {
 const [A, B, C] = ['2000000010', '2000000028', '2000000036'] as const;
 const MISTYPED = 'has a wrong check digit, so it is mistyped or not an NPI.';
 const SHORTENED =
-  'was shortened by Excel. Format the column as a number without decimals, and save the file again.';
+  'was shortened by Excel. In the workbook, format the column as a number without decimals, and save it as CSV again.';
+/** Reading such a cell as a number would take minutes. */
+const LONG = `1e${'0'.repeat(100_000)}x`;
 const NONE = 'npi-email-enrichment: f.csv has no NPI that can be used.';
 
 function utf16(text: string, { swapped = false, bom = true } = {}): Buffer {
@@ -58,6 +60,10 @@ const READ: Readonly<Record<string, Case>> = {
     says: ['f.csv is not UTF-8, so it was read as Windows-1252.'],
   },
   semicolons: { content: `name;npi\n"a;b,c,d";${A}\n`, npis: [A] },
+  'a column name with a line break': {
+    content: `"first\nname";npi\r\nx;${A}\r\n`,
+    npis: [A],
+  },
   tabs: { content: `name\tnpi\nx\t${A}\n`, npis: [A] },
   bars: { content: `name|npi\nx|${A}\n`, npis: [A] },
   'a first line with sep=': { content: `sep=;\r\nna,me;npi\r\nx;${A}\r\n`, npis: [A] },
@@ -103,7 +109,7 @@ const READ: Readonly<Record<string, Case>> = {
     npis: [A, B, C, A],
   },
   'all kinds of cells that are not an NPI': {
-    content: `npi,n\n,x\n20000000,x\n20000000101,x\n2000000011,x\n2000000010.5,x\n#N/A,x\n=VLOOKUP(A1),x\n${A}/${B},x\n(415) 555-0100,x\nn/a,x\n${A},x`,
+    content: `npi,n\n,x\n20000000,x\n20000000101,x\n2000000011,x\n2000000010.5,x\n#N/A,x\n=VLOOKUP(A1),x\n${A}/${B},x\n(415) 555-0100,x\nn/a,x\n${LONG},x\n${A},x`,
     npis: [A],
     says: [
       'Line 2: no NPI.',
@@ -116,6 +122,7 @@ const READ: Readonly<Record<string, Case>> = {
       `Line 9: npi "${A}/${B}" has several numbers. Put each NPI into its own row.`,
       'Line 10: npi "(415) 555-0100" is not a number of 10 digits.',
       'Line 11: npi "n/a" is not a number of 10 digits.',
+      `Line 12: npi "${LONG}" is too long for an NPI.`,
     ],
   },
   'more unusable rows than are printed': {

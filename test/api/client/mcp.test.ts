@@ -11,7 +11,7 @@ import { fresh } from '../../support/database.ts';
 import { examples } from '../../support/documented/examples.ts';
 import { startStack } from '../../support/stack.ts';
 
-// The MCP server of the published client, used by the SDK's own client.
+// Tests the MCP server of the published client with the SDK's own client.
 
 const SDK = 'node_modules/@modelcontextprotocol';
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));

@@ -15,7 +15,7 @@ import { startGateway, work } from '../../support/customer.ts';
 import { fresh, temporaryFolder } from '../../support/database.ts';
 import { startApi } from '../../support/stack.ts';
 
-// The options of the command that decide where it reads from and writes to.
+// Tests the options that decide where the command reads and writes.
 
 const api = fresh(test, () => startApi());
 const { project, run } = installCommand(test, api);
@@ -63,7 +63,7 @@ test('a result can be the input again, to look up only rows without an email', a
   work(t, api, client.organizationId);
   const { code, stderr } = await run(folder, ENRICH, { client, url });
   t.is(code, 0, stderr);
-  t.regex(stderr, /^Rows that have an email of an earlier run and keep it: 1\.\n/);
+  t.regex(stderr, /^Rows that keep an email from an earlier run: 1\.\n/);
   const { body = '' } = passed.find(({ method }) => method === 'POST') ?? {};
   t.deepEqual(JSON.parse(body).npis, [unknown, third]);
   const [, ...lines] = (await resultOf(folder)).trimEnd().split('\n');
@@ -77,7 +77,7 @@ test('a result can be the input again, to look up only rows without an email', a
   const done = await run(folder, ['enrich', 'done.csv', '--out', 'new.csv'], { client });
   t.is(
     done.stderr,
-    'Rows that have an email of an earlier run and keep it: 1.\nnpi-email-enrichment: All NPIs of done.csv have an email. To look them up again, remove its enriched_ columns.\n',
+    'Rows that keep an email from an earlier run: 1.\nnpi-email-enrichment: All NPIs of done.csv have an email. To look them up again, remove its enriched_ columns.\n',
   );
   t.is(done.code, 2);
 });

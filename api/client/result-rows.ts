@@ -1,0 +1,88 @@
+import type { Result } from './index.ts';
+import { ADDED, type Contact, type Contacts } from './table.ts';
+
+// The rows of a result file. The command and the console of the service use it.
+
+/** The fields of a result that become cells. A request that is not final has its status. */
+type Cells = Pick<
+  Result,
+  'email' | 'email_type' | 'email_last_validated' | 'replayed'
+> & { readonly status: string };
+
+/** Returns the options of csv-stringify that write the result in the format of the input. */
+export function formatOf({ form }: Contacts) {
+  const { delimiter, bom, recordDelimiter } = form;
+  return {
+    delimiter,
+    bom,
+    record_delimiter: recordDelimiter,
+    // Otherwise, only a cell with this record delimiter gets quotes. Excel ends rows with CR LF, and
+    // lines within a cell with LF.
+    quoted_match: /[\r\n]/,
+  };
+}
+
+/**
+ * Yields the rows of the result: the input with the added columns. In a row without a result, the
+ * `enriched_reason` column says why.
+ * @param missing the reason why an NPI of the input is not in `results`
+ */
+export function* resultRows(
+  { form, header, rows }: Contacts,
+  results: ReadonlyMap<string, Cells>,
+  missing: string,
+): Generator<readonly string[]> {
+  const width = rows.reduce(
+    (widest, { cells }) => Math.max(widest, cells.length),
+    header.length,
+  );
+  // The input may be the output of an earlier run. Its `enriched_` columns are replaced.
+  const kept = Array.from({ length: width }, (_, index) => index).filter(
+    (i) => !ADDED.includes(header[i] ?? ''),
+  );
+  const cellsOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
+  // Written as two cells, because one cell with the delimiter would get quotes.
+  if (form.hasSeparatorLine) yield ['sep=', ''];
+  yield [...cellsOf(header), ...ADDED];
+  for (const contact of rows) {
+    yield [...cellsOf(contact.cells), ...addedTo(contact, results, missing)];
+  }
+}
+
+function addedTo(
+  { npi, problem, earlier }: Contact,
+  results: ReadonlyMap<string, Cells>,
+  missing: string,
+): readonly string[] {
+  if (earlier) return earlier;
+  if (npi === null) {
+    return ['', '', '', 'not_asked', problem];
+  }
+  const result = results.get(npi);
+  if (!result) {
+    return ['', '', '', 'not_asked', missing];
+  }
+  const { email, email_type, email_last_validated, status } = result;
+  return [
+    inert(email ?? ''),
+    email_type ?? '',
+    email_last_validated ?? '',
+    status,
+    reasonOf(result),
+  ];
+}
+
+function reasonOf({ status, replayed }: Cells): string {
+  if (status === 'failed') {
+    return 'look it up again (not finished in time)';
+  }
+  return replayed ? 'paid for before' : '';
+}
+
+/**
+ * Escapes text that a spreadsheet would run as a formula. Only the added cells are escaped, so the
+ * cells of the input stay as they are.
+ */
+function inert(cell: string): string {
+  return cell.replace(/^(?=[=+\-@\t\r])/, "'");
+}
