@@ -1,9 +1,10 @@
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
-import type { KnownWindows } from '../db/requests/entitlements.ts';
 import type { BatchStart } from '../db/requests/outbox.ts';
 import type { Retention } from '../db/requests/retention.ts';
+import type { SubmitRules } from '../db/requests/submit.ts';
+import type { UploadStart } from '../db/uploads/parts.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
 import type { Settled } from '../workflows/messages.ts';
@@ -29,6 +30,8 @@ export interface WorkflowControl {
    * running, replaces it.
    */
   startDelivery(start: DeliveryStart): Promise<void>;
+  /** Starts the workflow of an upload. Does nothing if it is running. */
+  startUpload(start: UploadStart): Promise<void>;
   /**
    * Returns the state of the newest run of a workflow. Returns `unknown` if Temporal has no such
    * workflow.
@@ -76,7 +79,9 @@ export interface VendorSource {
 }
 
 /** Rules that operators configure. Times are in milliseconds. */
-export interface ActivityRules extends KnownWindows {
+export interface ActivityRules extends SubmitRules {
+  /** The window of the rate limit of keys. */
+  readonly rateWindowMs: number;
   /** If a vendor found nothing, it is not called again with the same data for this long. */
   readonly missMs: number;
   /** The part of the verification policy that operators configure, as text. */

@@ -153,10 +153,11 @@ export const CONSOLE = 'console';
 export function registerErrors(server: Server, site: Site, log: Logger): void {
   server.ext('onPreResponse', async (request, h) => {
     const { response, route } = request;
-    if (!(response instanceof Error) || route.settings.tags?.includes(CONSOLE))
-      return h.continue;
-    const { status, body, headers } = toApiError(response, request, log);
+    if (!(response instanceof Error)) return h.continue;
     await discardBody(request);
+    if (route.settings.tags?.includes(CONSOLE)) return h.continue;
+    const { status, body, headers } = toApiError(response, request, log);
+    request.app.refusal = 'code' in body ? String(body.code) : 'invalid';
     const answer = h.response(errorText(body, site)).code(status);
     if (status === 422) answer.type('application/json').charset('utf-8');
     else answer.type('application/problem+json').charset('');
@@ -187,7 +188,8 @@ async function discardBody(request: Request): Promise<void> {
   await finished(body, { writable: false }).catch(() => {});
 }
 
-function toApiError(error: Error, request: Request, log: Logger): ApiError {
+/** Returns the error response for any thrown error. Logs an unexpected error. */
+export function toApiError(error: Error, request: Request, log: Logger): ApiError {
   if (error instanceof ApiError) return error;
   const { requestId: http_request_id } = request.app;
   if (error instanceof DatabaseError && error.unavailable) {

@@ -39,6 +39,13 @@ export const ROUTES = [
     path: '/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend',
     scope: 'keyed',
   },
+  { id: 'getAllDeliveries', method: 'GET', path: '/api/v1/deliveries', scope: 'keyed' },
+  {
+    id: 'resendFailedDeliveries',
+    method: 'POST',
+    path: '/api/v1/deliveries/resend',
+    scope: 'keyed',
+  },
   { id: 'getCredits', method: 'GET', path: '/api/v1/credits', scope: 'keyed' },
   { id: 'getLedger', method: 'GET', path: '/api/v1/credits/ledger', scope: 'keyed' },
   { id: 'getUsage', method: 'GET', path: '/api/v1/usage', scope: 'keyed' },

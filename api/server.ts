@@ -6,7 +6,7 @@ import {
   type RouteOptions,
   type Server,
 } from '@hapi/hapi';
-import { time } from '../db/metrics.ts';
+import { count, time } from '../db/metrics.ts';
 import { parseTraceparent, publishSpan, spanIdOf } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { type AuthDeps, registerAuth } from './http/auth.ts';
@@ -21,8 +21,10 @@ import { UNREAD_BODY } from './http/json-body.ts';
 import {
   createAddressOf,
   createFloodGuard,
+  createNetworkOf,
   createPeerOf,
   createSample,
+  type NetworkOf,
   type Sample,
 } from './http/overload.ts';
 import { createQueues, type Place } from './http/turn-queue.ts';
@@ -44,6 +46,7 @@ declare module '@hapi/hapi' {
     /** Returns `ready`, or the reason why the server can't handle requests. */
     readiness: () => Promise<string>;
     queues: ReturnType<typeof createQueues>;
+    starter: Starter;
     /**
      * Counts a request for a public document. Returns the 429 if its IP address has sent too many
      * requests, otherwise null.
@@ -65,6 +68,10 @@ declare module '@hapi/hapi' {
     rateHeaders?: Readonly<Record<string, string>>;
     /** Milliseconds for which the request was held because of its `Prefer: wait` header. */
     waitedMs?: number;
+    /** The key of the request, even if it was rejected, unless it is unknown. */
+    knownKey?: { readonly keyId: string; readonly organizationId: string };
+    /** The code of the error response. */
+    refusal?: string;
     /** The batch that a submit created. */
     batchId?: string;
     /** The value of the `Ignored-Fields` header: the unknown members of the body. */
@@ -124,7 +131,8 @@ export function createServer(deps: ApiDeps): Server {
   const addressOf = createAddressOf(deps.trustedProxies);
   const readers = createFloodGuard(deps.rateWindowMs);
   server.app.countReader = (request) => readers.countFailure(addressOf(request.raw.req));
-  answerBrokenRequests(listener, deps.log, sample);
+  const clientNetworkOf = createNetworkOf(deps.trustedProxies);
+  answerBrokenRequests(listener, deps.log, sample, clientNetworkOf);
   // This extension runs first, so that every response has a request id, even if the request is
   // rejected before it reaches a route.
   server.ext('onRequest', (request, h) => {
@@ -138,7 +146,7 @@ export function createServer(deps: ApiDeps): Server {
   registerHeaders(server);
   registerRoutes(server, deps);
   registerDocs(server, deps.site);
-  registerLog(server, deps, sample);
+  registerLog(server, deps, sample, clientNetworkOf);
   // Ends all waits, so that held requests get their responses before the server stops.
   server.ext('onPreStop', () => deps.changes.close());
   return server;
@@ -166,6 +174,7 @@ function registerHeaders(server: Server): void {
  */
 function registerRoutes(server: Server, deps: ApiDeps): void {
   const starter = new Starter(deps, deps.log);
+  server.app.starter = starter;
   server.ext('onPostStop', () => starter.ended());
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
     ...submitHandlers({ ...deps, starter }),
@@ -237,11 +246,16 @@ function clientRequestId(request: Request): string | null {
 }
 
 /**
- * Logs one line for each request with a valid key, and a sample of the other requests. Records the
- * duration of every request as a metric. Publishes the root span of a trace for each accepted
- * submit.
+ * Logs one line for each request with a key that exists, and a sample of the other requests.
+ * Records the duration of every request as a metric, and counts error responses. Publishes the root
+ * span of a trace for each accepted submit.
  */
-function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
+function registerLog(
+  server: Server,
+  { log }: ApiDeps,
+  sample: Sample,
+  networkOf: NetworkOf,
+): void {
   server.events.on('response', (request) => {
     const { app, auth, info, response } = request;
     const status =
@@ -254,10 +268,9 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
     const labels = { route, method, status: status ?? 'none' };
     time('npe_http_request_duration_seconds', labels, workedMs / 1000);
-    const ids = {
-      organization_id: auth.credentials?.organizationId,
-      batch_id: app.batchId,
-    };
+    if (app.refusal) count('npe_http_refusals_total', { reason: app.refusal });
+    const { keyId: key_id, organizationId: organization_id } = app.knownKey ?? {};
+    const ids = { organization_id, batch_id: app.batchId };
     if (app.batchId) {
       publishSpan({
         batchId: app.batchId,
@@ -270,10 +283,12 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
         link: parseTraceparent(request.headers.traceparent),
       });
     }
-    const suppressed = auth.credentials ? undefined : sample(status);
+    const suppressed = key_id || auth.credentials ? undefined : sample(status);
     if (suppressed === null) return;
-    const http_request_id = app.requestId;
-    const line = { http_request_id, method, route, status, suppressed, ms };
-    log.info({ ...line, ...ids, ...idsIn(request) }, 'http');
+    const { requestId: http_request_id, refusal } = app;
+    const client_network = networkOf(request.raw.req);
+    const client = { key_id, client_network };
+    const line = { http_request_id, method, route, status, refusal, suppressed, ms };
+    log.info({ ...line, ...client, ...ids, ...idsIn(request) }, 'http');
   });
 }

@@ -2,6 +2,7 @@ import { setTimeout } from 'node:timers/promises';
 import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import type { Logger } from 'pino';
 import type { BatchStart } from '../db/requests/outbox.ts';
+import type { UploadStart } from '../db/uploads/parts.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import {
   type BatchInput,
@@ -10,6 +11,7 @@ import {
   NPI,
   ORGANIZATION_ID,
   queuesOf,
+  type UploadInput,
   WORKFLOWS,
 } from '../workflows/messages.ts';
 
@@ -86,7 +88,10 @@ export class Starter {
 
   async #logOutage(err: unknown): Promise<void> {
     const why = await this.#temporal.trouble().catch(() => null);
-    this.#log.error({ err, why }, 'workflows cannot be started, the sweep will');
+    this.#log.error(
+      { err, why },
+      'workflows cannot be started; the sweep starts them later',
+    );
   }
 
   /**
@@ -167,5 +172,32 @@ export async function startDelivery(
     ],
     memo: { organization_id: organizationId, batch_id: batchId },
     staticSummary: batchId === null ? 'webhook' : `webhook of ${batchId}`,
+  });
+}
+
+/**
+ * Starts the workflow of an upload, with the upload id as workflow id.
+ * @param running what happens to a workflow of this upload that already runs. A stopped upload that
+ * continues ends it, because it may be about to close
+ * @throws an error if Temporal does not accept it
+ */
+export async function startUpload(
+  client: Client,
+  taskQueue: string,
+  { uploadId, organizationId }: UploadStart,
+  running: 'USE_EXISTING' | 'TERMINATE_EXISTING' = 'USE_EXISTING',
+): Promise<void> {
+  await client.workflow.start(WORKFLOWS.upload, {
+    taskQueue,
+    workflowId: uploadId,
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    workflowIdConflictPolicy: running,
+    args: [{ uploadId } satisfies UploadInput],
+    // The upload is deleted seven days after its start.
+    workflowExecutionTimeout: '7d',
+    priority: { fairnessKey: organizationId },
+    typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
+    memo: { organization_id: organizationId },
+    staticSummary: 'upload of a CSV file',
   });
 }

@@ -4,6 +4,7 @@ import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 import type { SecretKey } from './secrets.ts';
+import { connect } from './tls.ts';
 
 export type Transaction = Parameters<Parameters<PostgresJsDatabase['transaction']>[0]>[0];
 
@@ -80,7 +81,7 @@ export function requirePatchedDriver(): void {
 export function openDatabase(options: DatabaseOptions): Database {
   requirePatchedDriver();
   const { url, poolSize, deadlineMs = CLIENT_DEADLINE_MS, secretKeys = [] } = options;
-  const client = postgres(url, {
+  const client = connect(url, {
     max: poolSize,
     connect_timeout: 5,
     // Waits at most 2 s between two attempts, so that the pool reconnects soon after PostgreSQL is

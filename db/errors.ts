@@ -77,10 +77,11 @@ export class DatabaseError extends Error {
   }
 
   /**
-   * True if PostgreSQL is unavailable, starting, or overloaded, so that other calls would fail too.
+   * True if PostgreSQL is unavailable, starting, overloaded, or read-only, so that other calls would
+   * fail too.
    */
   get isAway(): boolean {
-    return UNAVAILABLE.has(this.code) || /^(08|53|57P)/.test(this.code);
+    return UNAVAILABLE.has(this.code) || /^(08|53|57P|25006)/.test(this.code);
   }
 
   /**
@@ -98,6 +99,11 @@ export class DatabaseError extends Error {
   get isPermanent(): boolean {
     return this.code.startsWith('22') || PERMANENT.has(this.code);
   }
+}
+
+/** Returns true if the error is the violation of this constraint. */
+export function violates(error: unknown, constraint: string): boolean {
+  return error instanceof DatabaseError && error.constraint === constraint;
 }
 
 /**
@@ -133,6 +139,10 @@ function isDriverError(error: Error): boolean {
 
 export type RefusalCode =
   | 'organization_missing'
+  | 'organization_open'
+  | 'organization_closed'
+  | 'organization_erased'
+  | 'name_differs'
   | 'key_missing'
   | 'key_not_active'
   | 'key_rotated'

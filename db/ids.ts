@@ -1,7 +1,16 @@
 import { randomUUID } from 'node:crypto';
 
 /** The types of objects that have an id. `sbx` is the sandbox of an organization. */
-export type IdPrefix = 'org' | 'sbx' | 'key' | 'bat' | 'req' | 'msg' | 'lkp' | 'imp';
+export type IdPrefix =
+  | 'org'
+  | 'sbx'
+  | 'key'
+  | 'bat'
+  | 'req'
+  | 'msg'
+  | 'lkp'
+  | 'imp'
+  | 'upl';
 
 const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 

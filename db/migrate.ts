@@ -4,9 +4,10 @@ import { sql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/postgres-js';
 import { migrate as runMigrations } from 'drizzle-orm/postgres-js/migrator';
 import postgres, { type Sql } from 'postgres';
-import { type Database, requirePatchedDriver, run } from './client.ts';
+import { type Database, only, requirePatchedDriver, run } from './client.ts';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 import journal from './migrations/meta/_journal.json' with { type: 'json' };
+import { connect } from './tls.ts';
 
 const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 /**
@@ -46,7 +47,7 @@ const OLDEST_SERVER = 15;
  */
 export async function migrate(url: string): Promise<void> {
   requirePatchedDriver();
-  const client = postgres(url, {
+  const client = connect(url, {
     max: 1,
     onnotice: () => {},
     connection: { application_name: 'migrate' },
@@ -112,6 +113,7 @@ function rolesMissing(user: string): string {
     'create role npe_api nologin;',
     'create role npe_worker nologin;',
     'create role npe_operator nologin;',
+    'create role npe_viewer nologin;',
     `grant npe_owner to ${user};`,
     `alter database … owner to ${user};`,
   ];
@@ -122,19 +124,29 @@ function rolesMissing(user: string): string {
   );
 }
 
-export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
+export type Readiness =
+  | 'ready'
+  | 'migrations_missing'
+  | 'database_read_only'
+  | 'database_away';
 
 /**
- * Returns whether PostgreSQL responds and has all migrations of this release. It may also have
+ * Returns whether PostgreSQL responds, takes writes, and has all migrations of this release. It may also have
  * migrations of a newer release, because each migration stays compatible with the previous release,
  * which keeps running during a rollout.
  */
 export async function readiness(db: Database): Promise<Readiness> {
   try {
-    const applied = await run(db)`
-      select distinct created_at from drizzle.__drizzle_migrations
+    const rows = await run<{ readonly applied: number; readonly isReadOnly: boolean }>(
+      db,
+    )`
+      select count(distinct created_at)::int as applied,
+             current_setting('transaction_read_only') = 'on' as "isReadOnly"
+        from drizzle.__drizzle_migrations
        where created_at = any(${sql.param(CARRIED)}::bigint[])`;
-    return applied.length === CARRIED.length ? 'ready' : 'migrations_missing';
+    const { applied, isReadOnly } = only(rows);
+    if (applied < CARRIED.length) return 'migrations_missing';
+    return isReadOnly ? 'database_read_only' : 'ready';
   } catch (error) {
     const isUnmigrated = error instanceof DatabaseError && UNDEFINED.includes(error.code);
     return isUnmigrated ? 'migrations_missing' : 'database_away';

@@ -12,4 +12,5 @@ export * from './schema/operations.ts';
 export * from './schema/privacy.ts';
 export * from './schema/providers.ts';
 export * from './schema/requests.ts';
+export * from './schema/uploads.ts';
 export * from './schema/webhooks.ts';

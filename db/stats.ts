@@ -1,10 +1,12 @@
-import { and, asc, count, eq, isNull, lt, or, sql } from 'drizzle-orm';
+import { and, asc, count, desc, eq, isNull, lt, or, sql } from 'drizzle-orm';
 import { type Database, query, run, type Transaction, transaction } from './client.ts';
+import { BREAKER } from './lookups/sources.ts';
 import type { StatName } from './metrics.ts';
 import {
   creditBalances,
   organizations,
   requests,
+  USUAL_RATE,
   usedCredits,
   webhookHosts,
 } from './schema.ts';
@@ -73,17 +75,24 @@ export async function readStats(
         select organization_id,
                count(*) filter (where status = 'in-progress') as open,
                count(*) filter (where status = 'accepted') as waiting,
+               min(accepted_at) filter (where status = 'accepted') as waiting_since,
                row_number() over (order by count(*) desc, organization_id) <= 10 as is_large
           from open
          group by organization_id
       ), shown as (
-        select case when is_large then organization_id else 'other' end as organization,
+        select organization,
                sum(open) as open,
-               sum(waiting) as waiting
-          from owners
-         group by 1
+               sum(waiting) as waiting,
+               coalesce(extract(epoch from at - min(waiting_since)), 0) as longest_wait
+          from moment, (
+            select 'other', 0, 0, null
+            union all
+            select case when is_large then organization_id else 'other' end,
+                   open, waiting, waiting_since
+              from owners) o (organization, open, waiting, waiting_since)
+         group by organization, at
       ), sources as (
-        select s.*, h.state, h.open_until,
+        select s.*, ${BREAKER} as breaker,
                (select coalesce(sum(credits), 0)
                   from source_spend p
                  where p.source = s.source and day = (at at time zone 'UTC')::date) as used
@@ -107,6 +116,13 @@ export async function readStats(
            and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
          order by greatest(checked_at, due_at, created_at)
          limit ${MAX_PENDING}
+      ), away as (
+        select organization_id,
+               count(*) as hosts,
+               row_number() over (order by count(*) desc, organization_id) <= 10 as is_shown
+          from webhook_hosts
+         where ${IS_AWAY}
+         group by organization_id
       ), balances as (
         select sum(available) as available, sum(held) as held, sum(used) as used
           from credit_balances
@@ -123,11 +139,15 @@ export async function readStats(
         select 'npe_lookups_waiting', jsonb_build_object('organization', organization), waiting
           from shown
         union all
+        select 'npe_lookup_oldest_wait_seconds',
+               jsonb_build_object('organization', organization),
+               longest_wait
+          from shown
+        union all
         select 'npe_source_breaker',
                jsonb_build_object('kind', kind, 'source', source, 'state', x),
-               (x = case when state = 'open' and open_until <= at then 'half_open'
-                         else coalesce(state, 'closed') end)::int
-          from moment, sources, unnest(array['closed', 'half_open', 'open']) x
+               (x = breaker)::int
+          from sources, unnest(array['closed', 'half_open', 'idle', 'open']) x
         union all
         select 'npe_source_waiting', jsonb_build_object('source', source),
                (select count(*) from source_slots w where w.source = sources.source)
@@ -139,6 +159,14 @@ export async function readStats(
           from sources, lateral (values ('limit', daily), ('used', used)) w (what, credits)
          where credits is not null
         union all
+        select 'npe_hosts_failing', jsonb_build_object('organization', organization), sum(hosts)
+          from (
+            select 'other', 0
+            union all
+            select case when is_shown then organization_id else 'other' end, hosts
+              from away) a (organization, hosts)
+         group by organization
+        union all
         select 'npe_credits_balance', jsonb_build_object('what', what), coalesce(credits, 0)
           from balances, lateral (values
                  ('available', available),
@@ -147,9 +175,6 @@ export async function readStats(
         union all
         select name, '{}', value
           from moment, lateral (values
-            ('npe_lookup_oldest_wait_seconds', coalesce(
-              extract(epoch from at - (
-                select min(accepted_at) from open where status = 'accepted')), 0)),
             ('npe_request_overdue_seconds', greatest(0,
               extract(epoch from at - (select min(deadline_at) from open)))),
             ('npe_sweep_age_seconds', coalesce(
@@ -169,9 +194,7 @@ export async function readStats(
                 from (select from webhook_deliveries
                        where state = 'pending' limit ${MAX_COUNTED}) d)),
             ('npe_delivery_overdue_seconds', greatest(0,
-              extract(epoch from at - (select min(due_at) from pending)))),
-            ('npe_hosts_failing', (
-              select count(*) from webhook_hosts where ${IS_AWAY}))) one (name, value)
+              extract(epoch from at - (select min(due_at) from pending))))) one (name, value)
       )
       select name, labels, value::float8 as value
         from stats
@@ -179,18 +202,17 @@ export async function readStats(
   });
 }
 
-/** The default of `organizations.requests_per_minute`. */
-const USUAL_RATE = 100;
 /** The maximum number of entries in each list of `readConcerns`. */
 const MAX_CONCERNS = 5;
 
 /**
- * Lists the worst cases behind the gauges, in four lists: organizations whose requests wait for a
- * worker, organizations that are nearly out of credits, hosts whose breaker is open, and
- * organizations that an operator has suspended or limited.
+ * Lists the outcomes of recent requests, and the worst cases behind the gauges: organizations whose
+ * requests wait for a worker, organizations that are nearly out of credits, hosts whose breaker is
+ * open, and organizations that an operator has suspended or limited.
  */
 export async function readConcerns(db: Database) {
   return await query(db, async (tx) => ({
+    settledInTheLastQuarterHour: await listSettled(tx),
     waitingToStart: await listWaiting(tx),
     nearlyOutOfCredits: await listNearlyOut(tx),
     webhookHostsAway: await listHostsAway(tx),
@@ -201,6 +223,19 @@ export async function readConcerns(db: Database) {
 type Reader = Pick<Transaction, 'select'>;
 
 const ORGANIZATION = { organization: organizations.id, name: organizations.name };
+
+function listSettled(tx: Reader) {
+  const { status, reason } = requests;
+  return tx
+    .select({ status, reason, requests: count() })
+    .from(requests)
+    .where(
+      sql`settled_at > clock_timestamp() - interval '15 minutes'
+        and not is_sandbox(organization_id)`,
+    )
+    .groupBy(status, reason)
+    .orderBy(desc(count()));
+}
 
 function listWaiting(tx: Reader) {
   const longest = sql`min(accepted_at)`;
@@ -256,7 +291,7 @@ function listSwitchedOff(tx: Reader) {
   return tx
     .select({ ...ORGANIZATION, suspended, webhooksSuspended, requestsPerMinute })
     .from(organizations)
-    .where(and(isNull(organizations.sandboxOf), isOff))
+    .where(and(isNull(organizations.sandboxOf), isNull(organizations.closedAt), isOff))
     .orderBy(organizations.id)
     .limit(MAX_CONCERNS);
 }

@@ -1,3 +1,3 @@
--- The server of `npm start -- --temporal server` is a whole cluster: members of an earlier start
--- are gone, and would be waited for.
+-- Run before `npm start -- --temporal server` starts its server. Otherwise, the new server would
+-- wait for the members of an earlier start, which no longer run.
 DELETE FROM cluster_membership;

@@ -32,6 +32,9 @@ export const FINAL_STATUSES = ['completed', 'not_found', 'failed'] as const;
 export type FinalStatus = (typeof FINAL_STATUSES)[number];
 export const REQUEST_STATUSES = ['accepted', 'in-progress', ...FINAL_STATUSES] as const;
 export type RequestStatus = (typeof REQUEST_STATUSES)[number];
+/** The reasons why an upload of the console stops before all its NPIs are submitted. */
+export const STOP_REASONS = ['customer', 'operator', 'credits', 'key'] as const;
+export type StopReason = (typeof STOP_REASONS)[number];
 export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as const;
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
 

@@ -1,3 +1,5 @@
+import { randomBytes } from 'node:crypto';
+import { hostname } from 'node:os';
 import { and, count, desc, eq, isNull, not, sql } from 'drizzle-orm';
 import { type Database, query, run } from './client.ts';
 import { clockTime } from './schema/columns.ts';
@@ -7,6 +9,7 @@ import { workers } from './schema.ts';
 
 /** A running API process. Worker processes have these properties too. */
 export interface ApiProcess {
+  /** See `newProcessId`. */
   readonly id: string;
   readonly namespace: string;
   /** The configured name of the Temporal task queue. The default is `enrichment`. */
@@ -19,10 +22,20 @@ export interface WorkerProcess extends ApiProcess {
 }
 
 /**
+ * Returns an id for this process, like `4711@web-1/9f86d081`. It begins as Temporal identifies the
+ * pollers of a task queue. The random part distinguishes containers that restart with the same id.
+ */
+export function newProcessId(): string {
+  return `${process.pid}@${hostname()}/${randomBytes(4).toString('hex')}`;
+}
+
+/**
  * Tests whether a process runs: it was not stopped, and its last heartbeat is less than 45 s old. A
  * process that misses three heartbeats is considered dead.
  */
 const LIVE = sql<boolean>`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
+/** How long the row of a dead process is kept. */
+const KEPT = sql`interval '10 minutes'`;
 const IS_WORKER = eq(workers.kind, 'worker');
 /** The build id, which only APIs lack. */
 const BUILD_ID = sql<string>`build_id`;
@@ -38,7 +51,7 @@ export async function noteWorker(
   await run(db)`
     with forgotten as (
       delete from workers w
-       where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes'
+       where greatest(seen_at, stopped_at) < clock_timestamp() - ${KEPT}
          and id <> ${id}
          and exists (
            select from workers newer
@@ -112,6 +125,24 @@ export function listVersions(db: Database) {
 }
 
 /**
+ * Lists the ids of processes that have sent no heartbeat for 45 s, but did so within the last 10
+ * minutes, by kind. They were killed, hang, or cannot reach PostgreSQL.
+ */
+export function listSilent(db: Database) {
+  const { id, kind, stoppedAt } = workers;
+  const ids = sql<string[]>`array_agg(${id} order by ${id})`;
+  const isRecent = sql`seen_at > clock_timestamp() - ${KEPT}`;
+  return query(db, (tx) =>
+    tx
+      .select({ kind, ids })
+      .from(workers)
+      .where(and(isNull(stoppedAt), not(LIVE), isRecent))
+      .groupBy(kind)
+      .orderBy(kind),
+  );
+}
+
+/**
  * Lists each namespace and queue that live APIs use, with the number of APIs and whether a worker
  * was ever seen there.
  */
@@ -123,7 +154,7 @@ export function listApis(db: Database) {
        and w.task_queue = workers.task_queue)`;
   return query(db, (tx) =>
     tx
-      .select({ namespace, queue: taskQueue, apis: count(), has_worker: hasWorker })
+      .select({ namespace, queue: taskQueue, apis: count(), hasWorker })
       .from(workers)
       .where(and(eq(workers.kind, 'api'), LIVE))
       .groupBy(namespace, taskQueue)

@@ -1,13 +1,18 @@
-import { randomUUID } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { type Database, openDatabase } from '../db/client.ts';
 import { noteHome } from '../db/requests/outbox.ts';
-import { type ApiProcess, listElsewhere, noteApi, noteStopped } from '../db/workers.ts';
+import {
+  type ApiProcess,
+  listElsewhere,
+  newProcessId,
+  noteApi,
+  noteStopped,
+} from '../db/workers.ts';
 import { loadApiConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
-import { main, repeat, untilReady } from './main.ts';
+import { main, repeat, untilReady, warnAboutTls } from './main.ts';
 import { serveMetrics } from './metrics.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
@@ -36,11 +41,13 @@ API_DRAIN_DELAY (5 s). Then it finishes running requests for up to 20 s, and exi
 
 Required settings: DATABASE_URL, PUBLIC_URL, SUPPORT_EMAIL, CONSOLE_KEY. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT,
 LOG_LEVEL, and more in deploy/env.example.
+
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
   const config = loadApiConfig();
   const log = createLog('api', config.logLevel);
+  warnAboutTls(log, config.databaseUrl);
   const traces = sendTraces(config, 'npi-email-api', log);
   const db = openDatabase({
     url: config.databaseUrl,
@@ -60,7 +67,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const address = { host: config.apiHost, port: server.info.port };
   log.info(address, 'api listening');
   const ending = new AbortController();
-  const me = { id: randomUUID(), namespace: client.options.namespace, taskQueue };
+  const me = { id: newProcessId(), namespace: client.options.namespace, taskQueue };
   const checkWorkers = createWorkerCheck(db, log, me);
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');

@@ -2,13 +2,14 @@ import { asyncLocalStorage } from '@temporalio/activity';
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
 import { printableLines } from '../api/client/printable.ts';
 import { traceOfLine } from '../db/traces.ts';
-import { temporalUi } from './config/config.ts';
+import { serviceVersion, temporalUi } from './config/config.ts';
 
 /**
  * Returns a logger that writes JSON lines.
  *
  * Callers pass only ids and numbers. An error is logged as its type, code, and stack frames,
- * because its message may contain user data. The logger adds these ids:
+ * because its message may contain user data. The logger adds the version of the code, and
+ * these ids:
  * - in an activity, the ids of the workflow and of its run. The workflow id is usually the id of
  *   the batch, request, or delivery that the workflow handles
  * - if traces are on, the trace ids of the batch that the line is about
@@ -25,7 +26,7 @@ export function createLog(
     name,
     level,
     serializers: { err: serializeError },
-    base: { pid: process.pid },
+    base: { pid: process.pid, 'service.version': serviceVersion() },
     mixin: idsOfLine,
     formatters: ui === null ? {} : linkingTo(ui),
     // Escapes control characters, because logs are read in terminals. The line is still JSON with

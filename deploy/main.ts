@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { printableLines } from '../api/client/printable.ts';
 import type { Database } from '../db/client.ts';
 import { readiness } from '../db/migrate.ts';
+import { tlsWarning } from '../db/tls.ts';
 import { givenDatabaseUrl, isNpmScript } from './config/config.ts';
 import { explain } from './problem.ts';
 
@@ -17,6 +18,21 @@ export interface Program {
   readonly call?: string;
 }
 
+/** The width of the help if the output is a pipe or a file. */
+const HELP_WIDTH = 80;
+
+/**
+ * Adds a text below the arguments and options of `--help`. The lines of a paragraph are wrapped
+ * again for the width of the terminal. Lines that begin with a space, such as examples, are kept.
+ */
+export function addHelp(command: Command, text: string): void {
+  command.addHelpText('after', () => {
+    const width = command.configureOutput().getOutHelpWidth?.() ?? HELP_WIDTH;
+    const paragraphs = text.replaceAll(/(?<=\S)\n(?=\S)/g, ' ');
+    return command.createHelp().boxWrap(paragraphs, width);
+  });
+}
+
 /** Returns a command line parser that prints the help texts of a program. */
 export function commandLine({
   name,
@@ -24,9 +40,10 @@ export function commandLine({
   help = '',
   call = `npm run ${name} --`,
 }: Program): Command {
-  return new Command(call)
+  const command = new Command(call);
+  addHelp(command, help);
+  return command
     .description(description)
-    .addHelpText('after', help)
     .showHelpAfterError('Add --help to see how it is used.')
     .configureOutput({ writeErr: (text) => process.stderr.write(printableLines(text)) })
     .exitOverride();
@@ -36,7 +53,7 @@ export function commandLine({
  * Parses a command line, and runs the action of its command.
  * @returns null if the action ran. Otherwise the exit code: 0 after help, 2 for wrong usage
  */
-export async function readCommandLine(
+async function readCommandLine(
   command: Command,
   args: readonly string[],
 ): Promise<0 | 2 | null> {
@@ -167,9 +184,17 @@ export async function until(
 const NOT_READY = {
   migrations_missing:
     'the database lacks tables of this version; run "npm run migrate". This process waits until that is done',
+  database_read_only:
+    'PostgreSQL takes no writes, for example because DATABASE_URL names a standby. This process waits until it does',
   database_away:
-    'PostgreSQL does not respond; check DATABASE_URL and that the server runs. This process waits until it responds',
+    'PostgreSQL does not respond, or its certificate is not trusted; check DATABASE_URL and that the server runs. This process waits until it responds',
 };
+
+/** Logs a warning if the connection to PostgreSQL is not protected. */
+export function warnAboutTls(log: Logger, databaseUrl: string): void {
+  const warning = tlsWarning(databaseUrl);
+  if (warning !== null) log.warn(warning);
+}
 
 /**
  * Waits until PostgreSQL is reachable and all migrations have run. With this wait, processes can be

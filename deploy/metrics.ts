@@ -8,8 +8,9 @@ import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import type { Database } from '../db/client.ts';
 import METRICS from '../db/metrics.json' with { type: 'json' };
 import { readiness } from '../db/migrate.ts';
+import { readServerStats } from '../db/server.ts';
 import { type ConfiguredSource, readStats, type Stat } from '../db/stats.ts';
-import type { Config } from './config/config.ts';
+import { type Config, serviceVersion } from './config/config.ts';
 
 // Serves the metrics of a process on METRICS_PORT (deploy/metrics.md). An API process serves its
 // own counters. A worker process also serves stats about the whole service, the metrics of
@@ -34,6 +35,21 @@ const readyGauge = new Gauge({
   help: '1 if the process can do its work, else 0, with the reason that its /readyz returns',
   labelNames: ['reason'],
 });
+
+const buildInfo = new Gauge({
+  name: 'npe_build_info',
+  help: 'Always 1. version: the version of the code. build: the build id of a worker in Temporal',
+  labelNames: ['version', 'build'],
+});
+
+/**
+ * Sets `npe_build_info`.
+ * @param build the id of the worker's build in Temporal. Empty for an API
+ */
+export function setBuild(build: string): void {
+  buildInfo.reset();
+  buildInfo.set({ version: serviceVersion(), build }, 1);
+}
 
 type Reply = readonly [status: number, contentType: string, body: string];
 
@@ -72,6 +88,7 @@ export async function serveMetrics(
 ): Promise<Server | null> {
   if (metricsPort === null) return null;
   if (!register.getSingleMetric('process_start_time_seconds')) collectDefaultMetrics();
+  setBuild('');
   const checks = new Map(Object.entries(health));
   const answer = async (path: string): Promise<Reply> => {
     if (path === '/metrics') {
@@ -118,6 +135,7 @@ class FigureReader {
   readonly #db: Database;
   readonly #sources: readonly ConfiguredSource[];
   readonly #log: Logger;
+  #server: readonly Stat[] = [];
   #known: readonly Stat[] = [];
   #isUp = true;
   #reading: Promise<void> | null = null;
@@ -137,11 +155,13 @@ class FigureReader {
     if (performance.now() >= this.#readAt + KEEP_MS) this.#reading ??= this.#refresh();
     await Promise.race([this.#reading, setTimeout(PATIENCE_MS, null, { ref: false })]);
     const value = Number(this.#isUp && this.#reading === null);
-    return [{ name: 'npe_stats_up', labels: {}, value }, ...this.#known];
+    return [{ name: 'npe_stats_up', labels: {}, value }, ...this.#server, ...this.#known];
   }
 
   async #refresh(): Promise<void> {
     try {
+      // Comes first, because a lock on our tables can block the next statement.
+      this.#server = await readServerStats(this.#db);
       this.#known = await readStats(this.#db, this.#sources);
       this.#isUp = true;
     } catch (error) {
@@ -175,15 +195,23 @@ export const sdkMetrics = (address: string) => () =>
     .then((response) => response.text())
     .catch(() => '');
 
+/** The state of the worker that its health checks report. */
+interface WorkerState {
+  readonly isPolling: () => boolean;
+  /** Returns true if open runs need the version of this worker, though a newer one is current. */
+  readonly isNeeded: () => Promise<boolean>;
+}
+
 /**
- * Returns the health checks of a worker by URL path. Both fail when the worker is shutting down.
- * `/readyz` also fails if the worker can't do all of its work.
+ * Returns the health checks of a worker by URL path. `/healthz` and `/readyz` fail when the worker
+ * is shutting down. `/readyz` also fails if the worker can't do all of its work. `/needed` fails if
+ * the worker may be stopped at once.
  */
 export function healthOf(
   db: Database,
   client: Client,
   ending: AbortSignal,
-  isPolling: () => boolean,
+  { isPolling, isNeeded }: WorkerState,
 ) {
   const ready = async () => {
     if (ending.aborted) return 'ending';
@@ -194,7 +222,8 @@ export function healthOf(
     return (await secretKeysTrouble(db)) === null ? null : 'not_ready_for_deliveries';
   };
   const alive = async () => (ending.aborted ? 'ending' : null);
-  return { '/healthz': alive, '/readyz': ready };
+  const needed = async () => ((await isNeeded()) ? null : 'replaceable');
+  return { '/healthz': alive, '/readyz': ready, '/needed': needed };
 }
 
 async function isTemporalThere(client: Client): Promise<boolean> {

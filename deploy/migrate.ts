@@ -1,5 +1,6 @@
 import { isGrpcServiceError } from '@temporalio/client';
 import { migrate } from '../db/migrate.ts';
+import { tlsWarning } from '../db/tls.ts';
 import { loadOperatorConfig, loadReplayConfig } from './config/config.ts';
 import { main } from './main.ts';
 import { lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
@@ -9,14 +10,16 @@ import { temporalTrouble } from './temporal/trouble.ts';
 // `npm run migrate` migrates the database to the newest schema, and prepares Temporal's namespace.
 
 const HELP = `
-Migrations only go forward. Processes of the previous release keep working with the new schema. A database that has all
-migrations is not changed. If several machines run this command at the same time, one migrates and the others wait.
+Migrations only go forward. Processes of the previous release keep working with the new schema. If the
+database has all migrations, this command only grants the roles' rights again. If several machines run it at the same
+time, one works and the others wait. DATABASE_URL must name the owner or a superuser.
 
 If TEMPORAL_ADDRESS is set, this command also creates Temporal's namespace and its search attributes. It may lack the
 permission (as in Temporal Cloud), or Temporal may not respond. Then it prints the commands that create them, and exits
 with 0. The workers try to create them again.
 
 Required settings: DATABASE_URL. Optional: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE. See deploy/env.example.
+
 Exit codes: 0 the database has the newest schema, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main(
@@ -26,8 +29,11 @@ await main(
     help: HELP,
   },
   async () => {
-    await migrate(loadOperatorConfig().databaseUrl);
-    console.log('migrate: the database has the newest schema');
+    const { databaseUrl } = loadOperatorConfig();
+    const warning = tlsWarning(databaseUrl);
+    if (warning !== null) console.error(`migrate: ${warning}`);
+    await migrate(databaseUrl);
+    console.log('migrate: the database has the newest schema and all rights');
     const { temporalEnvironment } = loadReplayConfig();
     if (!temporalEnvironment.TEMPORAL_ADDRESS) return;
     await prepareNamespace(temporalTarget(temporalEnvironment));
@@ -47,7 +53,8 @@ async function prepareNamespace(target: TemporalTarget): Promise<void> {
     );
   } catch (error) {
     if (!isGrpcServiceError(error) && error !== trouble) throw error;
-    const why = trouble?.message ?? `Temporal refused (${(error as Error).message})`;
+    const why =
+      trouble?.message ?? `Temporal rejected a call (${(error as Error).message})`;
     const problem = `the namespace ${namespace} may lack search attributes: ${why}`;
     console.error(`migrate: ${problem}. To add them:\n${commandsFor(namespace)}`);
   } finally {

@@ -1,15 +1,15 @@
-import { type Command, Option } from 'commander';
+import { type Command, CommanderError, Option } from 'commander';
 import { printableLines } from '../api/client/printable.ts';
 import { type Database, openDatabase } from '../db/client.ts';
 import { Refusal } from '../db/errors.ts';
-import manifest from '../package.json' with { type: 'json' };
 import {
   fallBackToLocalStack,
   LOCAL_STACK,
   loadOperatorConfig,
   type OperatorConfig,
+  serviceVersion,
 } from './config/config.ts';
-import { commandLine, readCommandLine } from './main.ts';
+import { addHelp, commandLine } from './main.ts';
 import { nameOrganizations } from './operator/arguments.ts';
 import { addCompletionCommand, commandsOf, helpTexts } from './operator/help.ts';
 import {
@@ -18,7 +18,7 @@ import {
   type Report,
   type Run,
 } from './operator/print.ts';
-import { explain } from './problem.ts';
+import { codeOf, explain } from './problem.ts';
 
 // `npm run operator -- COMMAND` runs the commands for operators of the service.
 
@@ -33,11 +33,12 @@ const FILES: Readonly<Record<string, () => Promise<{ addCommands: AddCommands }>
   'org organization limits webhook-secret usage credits keys audit': () =>
     import('./operator/accounts.ts'),
   status: () => import('./operator/status.ts'),
+  backups: () => import('./operator/backups.ts'),
   batch: () => import('./operator/batch.ts'),
   doctor: () => import('./operator/doctor.ts'),
   explain: () => import('./operator/explain.ts'),
   'vendors lookups': () => import('./operator/vendors.ts'),
-  webhooks: () => import('./operator/webhooks.ts'),
+  'webhooks deliveries': () => import('./operator/webhooks.ts'),
   import: () => import('./operator/import.ts'),
   'suppress privacy': () => import('./operator/privacy.ts'),
 };
@@ -64,7 +65,7 @@ type ExitCode = 0 | 1 | 2 | 3;
  * if no command is given or no command has this name.
  */
 function filesFor(args: readonly string[]) {
-  const name = args.find((arg) => arg !== '--json' && arg !== '--csv');
+  const name = args.find((arg) => !arg.startsWith('-'));
   if (name === undefined) return Object.values(FILES);
   const named = Object.entries(FILES).filter(([names]) =>
     names.split(' ').includes(name),
@@ -85,15 +86,19 @@ export async function runOperator(
 ): Promise<ExitCode> {
   const { stdout, stderr } = escaping(streams);
   const database = new CommandDatabase(config);
+  const isJson = args.includes('--json');
   const done: { exitCode: ExitCode } = { exitCode: 0 };
-  const program = createProgram(stdout, stderr);
-  program.hook('preAction', (_, command) =>
-    nameOrganizations(command, () => database.open()),
-  );
+  // With --json, an error is printed below, in place of the parser's text.
+  const program = createProgram(stdout, isJson ? () => {} : stderr);
+  program.hook('preAction', async (_, command) => {
+    // The log says that all of this data was read, so none of it is cut.
+    if (command.opts().reveal) program.setOptionValue('wide', true);
+    await nameOrganizations(command, () => database.open());
+  });
   const run: Run = async (work) => {
     const report = reportOf(await work(database.open()));
     done.exitCode = report.exitCode ?? 0;
-    stdout(`${printed(report, program.opts())}\n`);
+    stdout(printed(report, program.opts()));
   };
   await addAllCommands(program, args, run, {
     databaseUrl: () => config().databaseUrl,
@@ -103,9 +108,17 @@ export async function runOperator(
   addCompletionCommand(program, stdout);
   addHelpTexts(program);
   try {
-    return (await readCommandLine(program, args)) ?? done.exitCode;
+    await program.parseAsync(args, { from: 'user' });
+    return done.exitCode;
   } catch (error) {
-    stderr(`operator: ${explain(error, args, database.url)}\n`);
+    if (error instanceof CommanderError) {
+      if (error.exitCode === 0) return 0;
+      // Without --json, the parser has already printed the error.
+      if (isJson) stderr(errorLine('usage', usageOf(error)));
+      return 2;
+    }
+    const message = explain(error, args, database.url);
+    stderr(isJson ? errorLine(codeOf(error), message) : `operator: ${message}\n`);
     // `key_leaked` means that the option --yes is missing, which is wrong usage. Only the database
     // can show that this key needs the option, so the check is not part of the parsing.
     return error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
@@ -124,16 +137,28 @@ function escaping({ stdout, stderr }: Streams): Streams {
   };
 }
 
+/** Returns an error as a line of JSON, for `--json`. */
+function errorLine(code: string, message: string): string {
+  return `${JSON.stringify({ error: { code, message } })}\n`;
+}
+
+/** Returns what is wrong with the command line. */
+function usageOf({ code, message }: CommanderError): string {
+  if (code === 'commander.help') return 'give a command; --help lists them';
+  return message.replace(/^error: /, '');
+}
+
 function createProgram(
   stdout: (text: string) => void,
   stderr: (text: string) => void,
 ): Command {
   return commandLine({ name: 'operator', description: DESCRIPTION })
-    .option('--json', 'print one JSON document on stdout and nothing else')
+    .option('--json', 'print one JSON document on stdout, and an error as JSON on stderr')
     .addOption(
       new Option('--csv', 'print a table, or a record, as CSV').conflicts('json'),
     )
-    .version(manifest.version, '--version', 'print the version')
+    .option('--wide', 'print all columns of tables, and cut no text')
+    .version(serviceVersion(), '--version', 'print the version')
     .configureHelp({ showGlobalOptions: true })
     .configureOutput({ writeOut: stdout, writeErr: stderr });
 }
@@ -155,7 +180,7 @@ function addHelpTexts(program: Command): void {
   const texts = helpTexts();
   for (const [words, command] of commandsOf(program)) {
     const text = texts.get(words);
-    if (text !== undefined) command.addHelpText('after', text);
+    if (text !== undefined) addHelp(command, text);
   }
 }
 

@@ -1,5 +1,6 @@
 import { DatabaseError, OperatorProblem, Refusal } from '../db/errors.ts';
 import { type IdPrefix, isId } from '../db/ids.ts';
+import { ConfigError } from './config/values.ts';
 import SENTENCES from './sentences.json' with { type: 'json' };
 
 /**
@@ -15,6 +16,9 @@ const BROKEN: ReadonlySet<string> = new Set([
   '57P01',
   '57P02',
 ]);
+
+/** Node.js's codes for a certificate that it does not trust. */
+const UNTRUSTED = /CERT|LEAF_SIGNATURE/;
 
 /**
  * Returns a message for the user of a program, with the problem and what to do.
@@ -33,12 +37,22 @@ export function explain(
   return systemTrouble(error) ?? `stopped by a bug: ${error.stack ?? error.message}`;
 }
 
+/** Returns a code for an error, for programs that read the output of a command. */
+export function codeOf(error: unknown): string {
+  if (error instanceof Refusal) return error.code;
+  if (error instanceof DatabaseError) return `database_${kindOf(error)}`;
+  if (error instanceof ConfigError) return 'configuration';
+  if (error instanceof OperatorProblem) return 'failed';
+  const isOfSystem = error instanceof Error && systemTrouble(error) !== null;
+  return isOfSystem ? 'failed' : 'bug';
+}
+
 /** Returns the message for an error of the operating system, or null for any other error. */
 function systemTrouble(error: NodeJS.ErrnoException): string | null {
   const { code, path } = error;
   if (typeof code !== 'string') return null;
   if (code === 'EADDRINUSE') {
-    return 'the port is taken; choose another with API_PORT or METRICS_PORT';
+    return 'the port is in use; choose another with API_PORT or METRICS_PORT';
   }
   if (typeof path !== 'string') return null;
   return `cannot use the file ${path} (${code}); check its name and its permissions`;
@@ -56,6 +70,7 @@ function databaseTrouble(error: DatabaseError, databaseUrl: string | null): stri
 function kindOf({ code, constraint, unavailable }: DatabaseError) {
   if (BROKEN.has(code)) return 'broken';
   if (unavailable) return 'unavailable';
+  if (UNTRUSTED.test(code)) return 'untrusted';
   if (constraint === null) return 'other';
   return 'refused';
 }

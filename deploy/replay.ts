@@ -13,7 +13,7 @@ import { loadReplayConfig, type ReplayConfig, temporalUi } from './config/config
 import { createLog } from './log.ts';
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
-import { table } from './operator/print.ts';
+import { pageOf, table } from './operator/print.ts';
 import { lazyClient, onOurQueues, temporalTarget } from './temporal/client.ts';
 import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
 import { replay } from './temporal/replay.ts';
@@ -26,7 +26,7 @@ import { installRuntime, loadBundle } from './temporal/workers.ts';
 // code can continue them. It also prints what happened in the runs.
 
 const HELP = `
-A run fits the code if the code, replayed with the history of the run, makes the same decisions.
+The code fits the history of a run if the code, replayed with the history, makes the same decisions.
 
 With ids or --file, the command also prints what happened in each run: its decisions, calls, and failures.
 
@@ -40,11 +40,12 @@ does not handle that one.
 Required settings: none with --file, otherwise TEMPORAL_ADDRESS and TASK_QUEUE. DATABASE_URL is required for the id of a
 request that was final at its submit: such a request has no run, so its batch is replayed. See deploy/env.example, and
 "Replaying a failed run" in deploy/operations.md.
+
 Exit codes: 0 all runs fit, 3 at least one does not fit, 1 nothing was checked (one sentence on stderr), 2 wrong usage.
 
 Examples:
   npm run replay -- req_01h2xcejqtf2nbrexx3vqjhp41
-  npm run replay -- --since 24h --bundle workflow-bundle.js     (before a release)`;
+  npm run replay -- --since 24h --bundle workflow-bundle.js  (before a release)`;
 
 const FINAL_AT_SUBMIT =
   'a request that was final at its submit has no run; give the id of its batch, or set DATABASE_URL';
@@ -193,7 +194,7 @@ async function replaySelected(
   const isGate = options.since !== undefined && !options.failed && !options.query;
   if (isGate) requireRuns(counts, config);
   print(
-    `${table(counts)}\nreplayed with build ${buildId}; runs under "need not" are pinned to other builds`,
+    `${table(counts)(pageOf())}\nreplayed with build ${buildId}; runs under "need not" are pinned to other builds`,
   );
   if (isGate) warnOfUntried(counts);
 }
@@ -247,7 +248,7 @@ async function* fromTemporal(
     const cause = error instanceof Error ? error.cause : null;
     const refused = [error, cause].find(isGrpcServiceError);
     if (refused === undefined) throw error;
-    throw new OperatorProblem(`Temporal refused: ${refused.details}`);
+    throw new OperatorProblem(`Temporal rejected a call: ${refused.details}`);
   } finally {
     await client.connection.close();
   }
@@ -328,7 +329,7 @@ function printRun(run: Run, misfit: string | null): void {
   const build = pinned === null ? '' : `, pinned to build ${pinned}`;
   const lines = [`${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`];
   if (ui !== null) lines.push(`${ui}/${workflowId}`);
-  lines.push(...storyOf(run), misfit ?? 'fits');
+  lines.push(...storyOf(run), misfit ?? 'this code fits the history');
   print(lines.join('\n'));
 }
 

@@ -3,7 +3,7 @@ import type { Logger } from 'pino';
 import { Agent, request } from 'undici';
 import { uuidOf } from '../db/ids.ts';
 import { newSpanId, type Span, spanIdOf, spans } from '../db/traces.ts';
-import type { Config } from './config/config.ts';
+import { type Config, serviceVersion } from './config/config.ts';
 import { repeat } from './main.ts';
 
 // Sends spans to an OpenTelemetry collector by OTLP/HTTP as JSON
@@ -22,7 +22,7 @@ const MAX_SPANS_PER_REQUEST = 1000;
 const CLOSE_MS = 2000;
 
 const SCOPE = { name: 'npi-email-enrichment' };
-const LOST = 'spans were lost: the collector was away or too slow';
+const LOST = 'spans were lost: the collector was unavailable or too slow';
 
 /**
  * Starts to send the spans of this process to a collector, if one is configured. Spans are sent in
@@ -83,10 +83,12 @@ class SpanExporter {
       ...Object.fromEntries(otlpHeaders),
       'content-type': 'application/json',
     };
-    const attributes = Object.fromEntries(resourceAttributes);
-    const name = serviceName ?? service;
     this.#resource = {
-      attributes: attributesOf({ ...attributes, 'service.name': name }),
+      attributes: attributesOf({
+        'service.version': serviceVersion(),
+        ...Object.fromEntries(resourceAttributes),
+        'service.name': serviceName ?? service,
+      }),
     };
     this.#share = tracesShare;
     this.#log = log;

@@ -1,9 +1,12 @@
 import { setTimeout } from 'node:timers/promises';
+import type { Client } from '@temporalio/client';
+import type { WorkerDeploymentVersion } from '@temporalio/common';
 import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { createNames } from '../activities/http/names.ts';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import { type Database, openDatabase } from '../db/client.ts';
+import { forgetSources } from '../db/lookups/sources.ts';
 import { storePrices } from '../db/lookups/spending.ts';
 import { firstVersion } from '../db/secrets.ts';
 import { type Config, loadConfig } from './config/config.ts';
@@ -11,8 +14,8 @@ import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
 import { freePort, LOOPBACK } from './local/processes.ts';
 import { createLog } from './log.ts';
-import { main, repeat, until, untilReady } from './main.ts';
-import { healthOf, sdkMetrics, serveMetrics, statsOf } from './metrics.ts';
+import { main, repeat, until, untilReady, warnAboutTls } from './main.ts';
+import { healthOf, sdkMetrics, serveMetrics, setBuild, statsOf } from './metrics.ts';
 import { runReconciler } from './reconciler/reconciler.ts';
 import {
   createControl,
@@ -27,6 +30,7 @@ import {
   commandFor,
   createRollout,
   hasDeployments,
+  isNeeded,
   STEP_MS,
   versionOf,
 } from './temporal/versions.ts';
@@ -70,6 +74,7 @@ signal ends it immediately.
 
 Required settings: DATABASE_URL and SECRETS_KEY. Optional: TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL,
 and more in deploy/env.example.
+
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 const DESCRIPTION = 'The worker: looks up emails, checks them, and sends webhooks.';
@@ -79,6 +84,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const { taskQueue } = config;
   firstVersion(config.secretKeys);
   const log = createLog('worker', config.logLevel);
+  warnAboutTls(log, config.databaseUrl);
   const sdkAt = `${LOOPBACK}:${await freePort()}`;
   installRuntime(log, config.metricsPort === null ? null : sdkAt);
   const traces = sendTraces(config, 'npi-email-worker', log);
@@ -91,17 +97,20 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const ending = new AbortController();
   void stopped.then(() => ending.abort());
   let workers: Workers | null = null;
-  const health = healthOf(db, client, ending.signal, () => workers?.isPolling() ?? false);
+  let version: WorkerDeploymentVersion | null = null;
+  const health = healthOf(db, client, ending.signal, {
+    isPolling: () => workers?.isPolling() ?? false,
+    isNeeded: async () => version !== null && (await isNeeded(client, version)),
+  });
   const readiness = async () => (await health['/readyz']()) ?? 'ready';
   const otherMetrics = [statsOf(db, asked, log), sdkMetrics(sdkAt)];
   await serveMetrics(config, db, readiness, otherMetrics, health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   await logSecretsTrouble(db, log);
-  await storePrices(db, prices);
+  await storeSources(db, { asked, prices });
   const rules = { ...rulesOf(config), greylistMs };
   void exitInTime(stopped);
-  const control = createControl(client, taskQueue);
-  const deps = { db, log, control, rules };
+  const deps = { db, log, control: createControl(client, taskQueue), rules };
   const sweeping = runReconciler(deps, config.sweepIntervalMs, ending.signal);
   // The reconciler is already running at this point, so overdue requests are refunded even while
   // Temporal rejects this worker.
@@ -109,12 +118,11 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     await atMost(sweeping);
     return await atMost(db.close());
   }
-  await keepNamespace(client, taskQueue, reverifyMs, log).catch((error: unknown) => {
-    log.error({ err: error }, NAMESPACE_UNSURE);
-  });
+  await prepareNamespace(client, taskQueue, reverifyMs, log);
   logSources(log, sources);
   const workflowBundle = await loadBundle(config.workflowBundle);
-  const version = versionOf(taskQueue, workflowBundle.code);
+  version = versionOf(taskQueue, workflowBundle.code);
+  setBuild(version.buildId);
   const start = {
     client,
     taskQueue,
@@ -131,15 +139,24 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   workers = joined.workers;
   const running = { config, reverifyMs, client, db, log, target, version, sweeping };
   await serve(running, joined, stopped, ending);
-  const { connection } = joined;
   const connections = [
     db.close(),
-    connection.close(),
+    joined.connection.close(),
     client.connection.close(),
     traces?.close(),
   ];
   await atMost(Promise.all(connections));
 });
+
+/** Stores the prices of the sources, and forgets sources that are no longer configured. */
+async function storeSources(
+  db: Database,
+  { asked, prices }: Pick<ReturnType<typeof createSources>, 'asked' | 'prices'>,
+): Promise<void> {
+  await storePrices(db, prices);
+  const ids = asked.map(([, source]) => source);
+  await forgetSources(db, ids);
+}
 
 /** Ends the process if some work does not stop in time. */
 async function exitInTime(stopped: Promise<void>): Promise<never> {
@@ -228,6 +245,20 @@ async function untilTemporal(
     if (trouble === null) return null;
     return [{ why: trouble.message }, WITHOUT_TEMPORAL];
   });
+}
+
+/** Creates the missing parts of the namespace. Logs an error if that fails. */
+async function prepareNamespace(
+  client: Client,
+  taskQueue: string,
+  reverifyMs: number,
+  log: Logger,
+): Promise<void> {
+  try {
+    await keepNamespace(client, taskQueue, reverifyMs, log);
+  } catch (error) {
+    log.error({ err: error }, NAMESPACE_UNSURE);
+  }
 }
 
 interface Joined {

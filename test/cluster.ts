@@ -18,7 +18,7 @@ const FILES = [
 ];
 
 if (!isServerBuilt(SEARCH.cacheDir) && (await run('go', ['version'], {})).code !== 0) {
-  console.log("without Go on PATH: the tests on Temporal's real server are left out");
+  console.log("Go is not on PATH, so the tests on Temporal's real server are skipped");
 } else {
   await TOOLS.temporalServer();
   const runner = fileURLToPath(new URL('run.ts', import.meta.url));

@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 
-// Words and turns that made our sentences hard to read. A good sentence may use one, so each has a
-// limit per 1,000 blocks.
+// Counts words and phrases that made our sentences hard to read. A good sentence may use one, so
+// each has a limit per 1,000 blocks.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const PRODUCT = /^(?:workflows|activities|api|db|deploy)\//;

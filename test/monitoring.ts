@@ -6,13 +6,20 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Ajv } from 'ajv';
+import { beginImport, endImport } from '../db/lookups/imports.ts';
+import { noteDoctor } from '../db/routines.ts';
 import { freePort, LOOPBACK, run } from '../deploy/local/processes.ts';
 import type { Dashboard } from './monitoring/draw.ts';
 import { temporaryFolder, testSetting } from './support/database.ts';
 import { runCheck } from './support/long-check.ts';
 import { createCaller } from './support/organization.ts';
 import { startApiProcess, workerProcesses } from './support/programs.ts';
-import { check, startPrometheus } from './support/prometheus.ts';
+import {
+  check,
+  startAlertmanager,
+  startPostgresExporter,
+  startPrometheus,
+} from './support/prometheus.ts';
 import { startServers } from './support/servers.ts';
 import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
@@ -20,8 +27,8 @@ import { TOOLS } from './support/tools.ts';
 /**
  * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus,
  * and Grafana's types check the dashboards of deploy/grafana. Then the service works for a while
- * under a real Prometheus: every query of every panel must find numbers, and every alert must use
- * existing metrics. `--pictures` draws the dashboards with these numbers. The run ends at the first
+ * under a real Prometheus: every query of every panel must find numbers, every alert must use
+ * existing metrics, postgres_exporter must report PostgreSQL, and Alertmanager must get an alert. `--pictures` draws the dashboards with these numbers. The run ends at the first
  * problem.
  */
 const path = (relative: string) => fileURLToPath(new URL(relative, import.meta.url));
@@ -29,10 +36,20 @@ const PROMETHEUS = path('../deploy/prometheus/');
 const DASHBOARDS = path('../deploy/grafana/dashboards/');
 /** A file of Grafana's own sources. `raw` contains the types of the files that Grafana reads. */
 const TYPES = '@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts';
-/** Replaces Grafana's variable, which depends on the scrape interval. */
-const RATE_INTERVAL = '15s';
+/** A query of a variable, which lists the values of a label. */
+const LABEL_VALUES = /^label_values\((\w+), (\w+)\)$/;
 /** Exists only after the first failed workflow task. */
 const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
+
+/** Some metrics of postgres_exporter. */
+const OF_EXPORTER = [
+  'pg_up',
+  'pg_stat_activity_max_tx_duration',
+  'pg_locks_count',
+  'pg_database_size_bytes',
+  'pg_stat_user_tables_n_dead_tup',
+];
+const RUNBOOKS = 'https://runbooks.test';
 
 /** NPIs for every way a request can end soon, and one whose vendor never responds. */
 const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218'].map(
@@ -54,7 +71,7 @@ async function main(started: AsyncDisposableStack): Promise<void> {
     (file) => [file, readDashboard(file)] as const,
   );
   await holdAgainstTypes(dashboards);
-  console.log('promtool and the types of Grafana have nothing to say against the files');
+  console.log('promtool and the types of Grafana accept the files');
 
   const folder = temporaryFolder((remove) => started.defer(remove));
   started.defer(await startServers());
@@ -82,17 +99,30 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const SOURCES_FILE = await withBudget(stack, join(folder, 'sources.json'));
   await workers.start(stack, { SOURCES_FILE, ...metricsAt(workerPort) });
   const since = new Date();
+  const exporter = await startPostgresExporter(
+    await TOOLS.postgresExporter(),
+    stack.databaseUrl,
+  );
+  started.defer(exporter.stop);
+  const alertmanager = await startAlertmanager(
+    await TOOLS.alertmanager(),
+    folder,
+    join(PROMETHEUS, 'alertmanager.yaml'),
+  );
+  started.defer(alertmanager.stop);
   const targets = {
     api: [`${LOOPBACK}:${apiPort}`],
     worker: [`${LOOPBACK}:${workerPort}`],
+    postgresql: [exporter.address],
   };
-  const server = await startPrometheus(
-    prometheus,
-    folder,
+  const server = await startPrometheus(prometheus, folder, {
     targets,
-    join(PROMETHEUS, 'alerts.yaml'),
-  );
+    rules: join(PROMETHEUS, 'alerts.yaml'),
+    alertmanager: alertmanager.address,
+    runbooks: RUNBOOKS,
+  });
   started.defer(() => server.stop());
+  await haveFindings(stack);
 
   for (
     let round = 0;
@@ -102,24 +132,35 @@ async function main(started: AsyncDisposableStack): Promise<void> {
     await Promise.all([customers(stack, api.url, round), sleep(1000)]);
 
   const problems = [];
-  for (const [file, { panels }] of dashboards)
+  for (const [file, { panels, templating }] of dashboards) {
+    for (const { query } of templating.list) {
+      const [, metric = '', label] = LABEL_VALUES.exec(query) ?? [];
+      if (label === undefined) continue;
+      const choices = await server.ask<string[]>(`label/${label}/values`, {
+        'match[]': metric,
+      });
+      if (choices.length === 0) problems.push(`${file}: nothing to choose: ${query}`);
+    }
     for (const { title, targets } of panels)
       for (const { expr } of targets) {
-        const series = await server.range(
-          expr.replaceAll('$__rate_interval', RATE_INTERVAL),
-          since,
-          1,
-        );
+        const series = await server.range(queryOf(expr), since, 1);
         const hasNumbers = series.some(({ values }) =>
           values.some(([, value]) => Number.isFinite(+value)),
         );
         if (!hasNumbers) problems.push(`${file}: "${title}" shows nothing: ${expr}`);
       }
+  }
   const known = new Set(await server.ask<string[]>('label/__name__/values'));
   const alerts = readFileSync(join(PROMETHEUS, 'alerts.yaml'), 'utf8');
   for (const [name] of alerts.matchAll(/\b(?:npe|temporal|nodejs)_\w+/g))
     if (!known.has(name) && !SELDOM.has(name))
       problems.push(`alerts.yaml: nobody tells ${name}`);
+  for (const name of OF_EXPORTER)
+    if (!known.has(name)) problems.push(`postgres_exporter does not report ${name}`);
+  const received = await alertmanager.alerts();
+  const alert = received.find(({ labels }) => labels.alertname === 'DoctorFindings');
+  if (alert?.annotations.runbook_url !== `${RUNBOOKS}/doctor-findings.md`)
+    problems.push('Alertmanager did not receive DoctorFindings with its runbook');
   if (problems.length > 0) throw new Error([...new Set(problems)].join('\n'));
   console.log(`${dashboards.length} dashboards have numbers in every panel`);
 
@@ -127,10 +168,13 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const { draw } = await import('./monitoring/draw.ts');
   for (const [file, dashboard] of dashboards) {
     const picture = join(values.pictures, file.replace('.json', '.png'));
-    await draw(dashboard, picture, (expr) =>
-      server.range(expr.replaceAll('$__rate_interval', RATE_INTERVAL), since, 1),
-    );
+    await draw(dashboard, picture, (expr) => server.range(queryOf(expr), since, 1));
   }
+}
+
+/** Replaces the variables of Grafana. The dashboard's own variables have the value "All". */
+function queryOf(expr: string): string {
+  return expr.replaceAll('$__rate_interval', '15s').replace(/\$\w+/g, '.*');
 }
 
 function readDashboard(file: string): Dashboard {
@@ -157,6 +201,15 @@ async function holdAgainstTypes(
       throw new Error(
         `${file}: ${JSON.stringify(isDashboard.errors?.slice(0, 5), null, 2)}`,
       );
+}
+
+/** Records a run of the doctor, whose findings are an alert at once, and an import. */
+async function haveFindings(stack: Stack): Promise<void> {
+  await noteDoctor(stack.db, 1);
+  const file = { name: 'nppes.zip', fingerprint: 'monitoring' };
+  const by = { actor: 'monitoring', reason: 'test' };
+  const { id } = await beginImport(stack.db, by, 'nppes', file);
+  await endImport(stack.db, id, 'done', {});
 }
 
 /** Writes the stack's sources file with a budget, whose panel is otherwise empty. */

@@ -123,7 +123,8 @@ async function watchTests(args: readonly string[]): Promise<TestCounts> {
 }
 
 function environment(): NodeJS.ProcessEnv {
-  // First in PATH, so that AVA runs with the Node of this project even without npm.
+  // This folder comes first in PATH, so that AVA runs with the Node of this project even without
+  // npm.
   const PATH = `${BIN}${delimiter}${process.env.PATH}`;
   return { ...process.env, ...COLOR, PATH, NODE_COMPILE_CACHE: COMPILED };
 }

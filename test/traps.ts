@@ -53,7 +53,7 @@ const failed = runs
   .flatMap(({ outcomes }) => outcomes)
   .filter(({ state }) => state === 'failed');
 if (failed.length > 0) {
-  console.log(`${failed.length} requests failed: nothing is known of these`);
+  console.log(`${failed.length} requests failed, so their decisions are unknown`);
 }
 process.exit(failed.length > 0 ? 1 : 0);
 

@@ -149,12 +149,24 @@ export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
 
+/** Input of `submitUpload`. Its workflow id is the upload id. */
+export interface UploadInput {
+  readonly uploadId: string;
+}
+
+/** The result of submitting the next part of an upload. */
+export type UploadStep =
+  | { readonly kind: 'submitted'; readonly submitted: number; readonly parts: number }
+  /** There is no part left to submit, or the upload was stopped. */
+  | { readonly kind: 'ended' };
+
 /** The names of the workflow types, as the Temporal UI shows them. */
 export const WORKFLOWS = {
   batch: 'enrichBatch',
   lookup: 'lookUpEmail',
   deliver: 'deliver',
   reverify: 'reverify',
+  upload: 'submitUpload',
 } as const;
 
 /**

@@ -78,6 +78,16 @@ export function deliveries(taskQueue: string, summary: string): Activities {
 }
 
 /**
+ * Submits the next part of an upload. Waiting for the rate limit, for open requests, or for credits
+ * is a retry, so it adds no events to the history.
+ */
+export const { submitNextPart } = proxyActivities<Activities>({
+  startToCloseTimeout: '30s',
+  retry: { initialInterval: '1s', maximumInterval: '30s' },
+  summary: 'next part',
+});
+
+/**
  * The activity of one run of the Temporal Schedule `reverify`. A failed run is not retried, because
  * the next run checks the same addresses.
  */

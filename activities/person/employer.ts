@@ -80,9 +80,9 @@ const MAX_EMPLOYERS = 3;
 /** Organizations with a lower confidence are not returned. */
 const MIN_CONFIDENCE = 0.1;
 /**
- * The least confidence of an employer that is clear, and its least lead over every other employer.
- * The clear employer's domain was right for 69 % of 372 invented clinicians with colleagues in the
- * directory, and wrong for 2 %. Without these limits it was wrong for 8 %.
+ * An employer is clear if it has at least this confidence, and at least this lead over every other
+ * employer. The clear employer's domain was right for 69 % of 372 invented clinicians with
+ * colleagues in the directory, and wrong for 2 %. Without these limits it was wrong for 8 %.
  */
 const CLEAR = { confidence: 0.85, lead: 0.3 };
 
@@ -107,8 +107,8 @@ type Employer = readonly Evidence[];
 
 /**
  * Derives the organizations where a provider probably works, most likely first.
- * @returns at most three organizations, each with a name or a domain. Empty without evidence
- * or the evidence is ambiguous.
+ * @returns at most three organizations, each with a name or a domain. Empty if there is no
+ * evidence, or if it is ambiguous.
  */
 export function deriveEmployers(facts: ProviderFacts): Organization[] {
   const employers = together(evidenceIn(facts));

@@ -28,7 +28,7 @@ export const PROSPEO = {
   isDated: false,
   repeatIsFree: true,
   capMs: 45_000,
-  // The smallest plan's.
+  // The rate limits of the smallest plan.
   rates: [
     { calls: 5, perMs: 1000 },
     { calls: 300, perMs: 60_000 },

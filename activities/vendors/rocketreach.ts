@@ -48,7 +48,7 @@ export const ROCKETREACH = {
   isDated: true,
   repeatIsFree: false,
   capMs: 120_000,
-  // The smallest plan's, because the vendor does not say in a response which plan we have.
+  // The rate limits of the smallest plan, because responses do not say which plan we have.
   rates: ROCKETREACH_PLANS.essentials,
 } as const satisfies VendorFacts;
 

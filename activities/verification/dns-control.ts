@@ -98,7 +98,7 @@ function logFailure(log: Logger, step: ControlStep): void {
   if (step.kind === 'lies') {
     log.error(
       { denied: step.denied },
-      'name servers deny a mail domain that exists. Until this ends, no domain counts as one without mail',
+      'name servers deny a mail domain that exists. Until they recover, no address is rejected because of them',
     );
   }
   if (step.kind === 'silent') {

@@ -6,19 +6,21 @@ import { readList } from './domains.ts';
 export const GIVEN_NAMES = readList('given-names');
 export const SURNAMES = readList('surnames');
 
-/** The least letters of a mere part of a given name, such as `emeka` of Chukwuemeka. */
+/** The fewest letters that a part of a given name must have, such as `emeka` of Chukwuemeka. */
 const MIN_PART = 4;
 
-/** The least letters of the beginning of a given name, such as `raj` of Rajesh. */
+/** The fewest letters that the beginning of a given name must have, such as `raj` of Rajesh. */
 const MIN_BEGINNING = 3;
 
-/** The least letters of an unlisted short form that lacks one letter, such as `venkat` of Venkata. */
+/**
+ * The fewest letters of an unlisted short form that lacks one letter, such as `venkat` of Venkata.
+ */
 const MIN_UNLISTED = 6;
 
-/** The least letters of each given name in a blend of two. */
+/** The fewest letters of each name in a blend of two given names, such as `malou`. */
 const MIN_BLEND = 2;
 
-/** The least letters of a cut surname that name a person together with an initial. */
+/** The fewest letters of a cut surname that identifies a person together with an initial. */
 const MIN_CUT = 5;
 
 /**
@@ -84,7 +86,7 @@ export class OwnNames {
     if (text.length < MIN_PART || text.length > this.longest) return false;
     const name = this.given[this.sounds.indexOf(transliterate(text))];
     if (name === undefined) return false;
-    // Two listed names with the same sound, such as Elisha and Elisa, are two names.
+    // If both are in the list, such as Elisha and Elisa, they are different names that sound alike.
     return !GIVEN_NAMES.has(text) || !GIVEN_NAMES.has(name);
   }
 
@@ -197,12 +199,12 @@ function isPartOf(text: string, name: string): boolean {
   if (start === 0) {
     if (text.length < MIN_BEGINNING) return false;
     const ending = name.slice(text.length);
-    // Deepa and Deepak are two names, and so are Thu and Thuy. Venkat is short for Venkata.
+    // Deepa and Deepak are different names, and so are Thu and Thuy. Venkat is short for Venkata.
     if (ending === 'a') return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
     if (ending.length < 2) return false;
     return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(ending);
   }
-  // Hanna and Anna are two names, but Bimbola is short for Abimbola.
+  // Hanna and Anna are different names, but Bimbola is short for Abimbola.
   if (start === 1) return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
   if (start === -1) return false;
   if (text.length >= MIN_PART) return true;

@@ -136,7 +136,7 @@ function isGlobal(address: Address): boolean {
 }
 
 function isInside(address: Address, [network, bits]: Range): boolean {
-  // ipaddr.js throws if the two are of different families.
+  // ipaddr.js throws if one address is IPv4 and the other is IPv6.
   return address.kind() === network.kind() && address.match(network, bits);
 }
 

@@ -5,16 +5,24 @@ import type {
   Request,
   ResponseObject,
   ResponseToolkit,
+  RouteOptions,
   Server,
 } from '@hapi/hapi';
 import * as Vision from '@hapi/vision';
 import Handlebars from 'handlebars';
 import type { Logger } from 'pino';
-import { PRIVATE } from '../problems.ts';
+import type { Database } from '../../db/client.ts';
+import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
+import { allowTime } from '../http/connection.ts';
+import { whenOver } from '../http/overload.ts';
+import { PRIVATE, toApiError } from '../problems.ts';
 import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
+import { deliveryHandlers } from './deliveries.ts';
+import { FilePool } from './file-pool.ts';
 import { pageHandlers } from './pages.ts';
 import {
+  authorize,
   CallFailed,
   CONSOLE_ROUTE,
   FORM,
@@ -22,7 +30,9 @@ import {
   registerSessions,
   SIGN_IN,
   sessionHandlers,
+  signInPath,
 } from './session.ts';
+import { UPLOAD, UPLOADS, uploadHandlers } from './uploads.ts';
 
 // The console: pages on which people see credits, batches, and webhooks without a program
 // (api/docs/console.md). It is rendered on the server and works without scripts.
@@ -32,19 +42,23 @@ export interface ConsoleDeps {
   /** Encrypts the cookie of a session. */
   readonly consoleKey: string;
   readonly log: Logger;
+  readonly db: Database;
 }
 
-/** Our own style sheet, forms to our own pages, and nothing else. */
+/** Our own style sheet and script, forms to our own pages, and nothing else. */
 const POLICY =
-  "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+  "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
 /** Registers the routes of the console under `/console`. */
 export async function registerConsole(server: Server, deps: ConsoleDeps): Promise<void> {
   const { site, consoleKey, log } = deps;
   await server.register(Vision);
+  const templates = Handlebars.create();
+  templates.registerHelper('number', shownNumber);
+  templates.registerHelper('quantity', shownQuantity);
   const views = fileURLToPath(new URL('views', import.meta.url));
   server.views({
-    engines: { hbs: Handlebars },
+    engines: { hbs: templates },
     path: views,
     partialsPath: `${views}/partials`,
     layout: true,
@@ -55,7 +69,8 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     password: consoleKey,
     isSecure: site.publicUrl.startsWith('https:'),
   });
-  registerConsoleRoutes(server);
+  registerConsoleRoutes(server, deps.db);
+  registerUploadRoutes(server, deps.db);
   server.ext('onPreAuth', rejectForeignForms);
   server.ext('onPreResponse', (request, h) => {
     if (!isConsole(request)) return h.continue;
@@ -68,73 +83,121 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
   });
 }
 
-function registerConsoleRoutes(server: Server): void {
-  const style = readFileSync(new URL('style.css', import.meta.url), 'utf8');
+function shownNumber(n: number): string {
+  return n.toLocaleString('en-US');
+}
+
+/** Returns a number with its noun, like `1 credit` or `1,200 credits`. */
+function shownQuantity(n: number, noun: string): string {
+  const singular = `${shownNumber(n)} ${noun}`;
+  return n === 1 ? singular : `${singular}s`;
+}
+
+const BATCH = '/console/batches/{batch_id}';
+
+function registerConsoleRoutes(server: Server, db: Database): void {
   const open = { ...CONSOLE_ROUTE, auth: { strategy: 'console', mode: 'try' } } as const;
-  const form = { ...CONSOLE_ROUTE, payload: FORM };
-  server.route([
-    {
-      method: 'GET',
-      path: '/console/style.css',
-      options: { auth: false },
-      handler: published('text/css', style),
-    },
-    { method: 'GET', path: SIGN_IN, options: open, handler: sessionHandlers.showSignIn },
-    {
-      method: 'POST',
-      path: SIGN_IN,
-      options: { ...open, payload: FORM },
-      handler: sessionHandlers.signIn,
-    },
-    {
-      method: 'POST',
-      path: '/console/sign-out',
-      options: form,
-      handler: sessionHandlers.signOut,
-    },
-    {
-      method: 'GET',
-      path: '/console',
-      options: CONSOLE_ROUTE,
-      handler: pageHandlers.overview,
-    },
-    {
-      method: 'GET',
-      path: '/console/submit',
-      options: CONSOLE_ROUTE,
-      handler: pageHandlers.showSubmit,
-    },
-    {
-      method: 'POST',
-      path: '/console/submit',
-      options: form,
-      handler: pageHandlers.submit,
-    },
-    {
-      method: 'GET',
-      path: '/console/batches',
-      options: CONSOLE_ROUTE,
-      handler: pageHandlers.batches,
-    },
-    {
-      method: 'GET',
-      path: '/console/batches/{batch_id}',
-      options: CONSOLE_ROUTE,
-      handler: pageHandlers.batch,
-    },
-    {
-      method: 'GET',
-      path: '/console/batches/{batch_id}/results.csv',
-      options: CONSOLE_ROUTE,
-      handler: pageHandlers.results,
-    },
-    {
-      method: 'POST',
-      path: '/console/batches/{batch_id}/deliveries/{delivery_id}/resend',
-      options: form,
-      handler: pageHandlers.resend,
-    },
-  ]);
+  const { showSignIn, signIn, signOut } = sessionHandlers;
+  addFile(server, 'style.css', 'text/css');
+  addFile(server, 'progress.js', 'text/javascript');
+  addRoutes(server, open, { [SIGN_IN]: showSignIn }, { [SIGN_IN]: signIn });
+  const handlers = pageHandlers(db);
+  const pages = {
+    '/console': handlers.overview,
+    '/console/submit': handlers.showSubmit,
+    '/console/batches': handlers.batches,
+    [BATCH]: handlers.batch,
+    [`${BATCH}/results.csv`]: handlers.results,
+    '/console/deliveries': deliveryHandlers.list,
+  };
+  const forms = {
+    '/console/sign-out': signOut,
+    '/console/submit': handlers.submit,
+    [`${BATCH}/deliveries/{delivery_id}/resend`]: deliveryHandlers.resend,
+    '/console/deliveries': deliveryHandlers.resendFailed,
+  };
+  addRoutes(server, CONSOLE_ROUTE, pages, forms);
+}
+
+function addFile(server: Server, name: string, type: string): void {
+  const content = readFileSync(new URL(name, import.meta.url), 'utf8');
+  const handler = published(type, content);
+  server.route({
+    method: 'GET',
+    path: `/console/${name}`,
+    options: { auth: false },
+    handler,
+  });
+}
+
+type Handlers = Readonly<Record<string, Lifecycle.Method>>;
+
+/** Registers pages, and forms without a file, by their paths. */
+function addRoutes(
+  server: Server,
+  options: RouteOptions,
+  pages: Handlers,
+  forms: Handlers,
+): void {
+  for (const [path, handler] of Object.entries(pages))
+    server.route({ method: 'GET', path, options, handler });
+  const form = { ...options, payload: FORM };
+  for (const [path, handler] of Object.entries(forms))
+    server.route({ method: 'POST', path, options: form, handler });
+}
+
+/**
+ * The options of a form with a file. Its other fields have less than 64 KiB. The handler reads the
+ * body only after the key, the rate limit, and the token are checked, so the token is in the query.
+ */
+const FILE_FORM = {
+  payload: {
+    parse: false,
+    output: 'stream',
+    allow: 'multipart/form-data',
+    maxBytes: MAX_UPLOAD_BYTES + 65_536,
+  },
+  plugins: { crumb: { source: 'query' } },
+} as const;
+
+/**
+ * The time in which a file must arrive, so that 5 MB need 0.7 Mbit/s. A slow sender takes places
+ * in the queue only from its organization.
+ */
+const FILE_MS = 60_000;
+
+function registerUploadRoutes(server: Server, db: Database): void {
+  const files = new FilePool();
+  server.ext('onPostStop', () => files.close());
+  const { starter } = server.app;
+  const handlers = uploadHandlers({ db, starter, files });
+  const options = { ...CONSOLE_ROUTE, ext: { onCredentials: { method: authorize } } };
+  const enter: Lifecycle.Method = (request, h) => {
+    const place = files.turns.enter(request.app.caller.organizationId);
+    request.app.filePlace = place;
+    whenOver(request, () => place.leave());
+    allowTime(request.raw.req, FILE_MS);
+    return h.continue;
+  };
+  const upload = { onCredentials: [{ method: authorize }, { method: enter }] };
+  server.route({
+    method: 'POST',
+    path: UPLOADS,
+    options: { ...CONSOLE_ROUTE, ...FILE_FORM, ext: upload },
+    handler: handlers.create,
+  });
+  const pages = {
+    [UPLOADS]: handlers.list,
+    [UPLOAD]: handlers.show,
+    [`${UPLOAD}/results.csv`]: handlers.results,
+  };
+  const forms = {
+    [`${UPLOAD}/start`]: handlers.start,
+    [`${UPLOAD}/continue`]: handlers.continue,
+    [`${UPLOAD}/stop`]: handlers.stop,
+    [`${UPLOAD}/delete`]: handlers.delete,
+  };
+  addRoutes(server, options, pages, forms);
 }
 
 /** Texts for errors that do not come from the API. */
@@ -144,8 +207,8 @@ const PROBLEMS = {
     detail: 'Go back, reload the page, and send the form again.',
   },
   413: {
-    title: 'Too much text',
-    detail: 'Submit at most 60 NPIs at once. For more, use the command for CSV files.',
+    title: 'Too large',
+    detail: 'Submit at most 60 NPIs at once, or a file of at most 5 MB.',
   },
   500: {
     title: 'Something went wrong on our side',
@@ -155,7 +218,8 @@ const PROBLEMS = {
 
 /**
  * Rejects forms that another site sends, also one with a host name next to ours. Such a site could
- * set the cookie that the token of a form is compared with. Browsers send this header.
+ * set the cookie that the token of a form is compared with. Browsers send the header
+ * `Sec-Fetch-Site`.
  */
 const rejectForeignForms: Lifecycle.Method = (request, h) => {
   const from: unknown = request.headers['sec-fetch-site'];
@@ -172,20 +236,25 @@ function problemPage(
   log: Logger,
 ): ResponseObject {
   const { requestId } = request.app;
-  if (error instanceof CallFailed) {
-    const { status } = error;
-    if (status === 401 || status === 403) {
-      request.cookieAuth.clear();
-      return h.redirect(SIGN_IN);
-    }
-    const title = status === 404 ? 'Not found' : 'That did not work';
-    return problemView(h, { title, detail: error.text() }, status, requestId);
+  const form = error.output?.statusCode ?? 500;
+  if (form === 413) return problemView(h, PROBLEMS[413], 413, requestId);
+  if (form < 500) return problemView(h, PROBLEMS[403], form, requestId);
+  const failed = failedCall(request, error, log);
+  const { status } = failed;
+  if (status === 401 || status === 403) {
+    request.cookieAuth.clear();
+    return h.redirect(signInPath(request));
   }
-  const status = error.output?.statusCode;
-  if (status === 403 || status === 413)
-    return problemView(h, PROBLEMS[status], status, requestId);
-  log.error({ err: error, http_request_id: requestId }, 'request failed');
-  return problemView(h, PROBLEMS[500], 500, requestId);
+  if (status === 500) return problemView(h, PROBLEMS[500], status, requestId);
+  const title = status === 404 ? 'Not found' : 'That did not work';
+  return problemView(h, { title, detail: failed.text() }, status, requestId);
+}
+
+/** Returns an error as the API would respond. Logs an unexpected error. */
+function failedCall(request: Request, error: Error, log: Logger): CallFailed {
+  if (error instanceof CallFailed) return error;
+  const { status, body } = toApiError(error, request, log);
+  return new CallFailed(status, body);
 }
 
 function problemView(

@@ -1,6 +1,7 @@
 import Cookie from '@hapi/cookie';
 import Crumb from '@hapi/crumb';
 import type { Lifecycle, Request, RouteOptions, Server } from '@hapi/hapi';
+import * as Iron from '@hapi/iron';
 import { CONSOLE } from '../problems.ts';
 
 // Sessions of the console. A visitor signs in with an API key. The key is stored only in a cookie
@@ -33,11 +34,13 @@ const SESSION_MS = 8 * 3_600_000;
 export async function registerSessions(server: Server, deps: SessionDeps): Promise<void> {
   const { password, isSecure } = deps;
   const cookie = { isSecure, isSameSite: 'Strict', isHttpOnly: true, path: '/console' };
+  // Without its own end, a stolen copy of the cookie would be valid as long as the key.
+  const iron = { ...Iron.defaults, ttl: SESSION_MS };
   await server.register(Cookie);
   server.auth.strategy('console', 'cookie', {
-    cookie: { ...cookie, name: 'npe_console', password, ttl: SESSION_MS },
+    cookie: { ...cookie, name: 'npe_console', password, ttl: SESSION_MS, iron },
     keepAlive: true,
-    redirectTo: SIGN_IN,
+    redirectTo: signInPath,
   });
   await server.register({
     plugin: Crumb,
@@ -48,6 +51,23 @@ export async function registerSessions(server: Server, deps: SessionDeps): Promi
       skip: (request: Request) => !isConsole(request),
     },
   });
+}
+
+/** Returns the path of the sign-in page that leads to the requested page afterwards. */
+export function signInPath({ method, url }: Request): string {
+  // A form is not sent again.
+  if (method !== 'get') return SIGN_IN;
+  const next = url.pathname + url.search;
+  return `${SIGN_IN}?${new URLSearchParams({ next })}`;
+}
+
+/**
+ * Returns the page to show after the sign-in. Only a page of the console is accepted, because links
+ * on other sites could name any page.
+ */
+function nextPage(next: unknown): string {
+  const page = String(next);
+  return /^\/console([/?][!-~]*)?$/.test(page) ? page : '/console';
 }
 
 /** Returns the API key of the session. */
@@ -87,11 +107,12 @@ interface ApiAnswer<T> {
 interface ApiCall {
   readonly method?: 'GET' | 'POST';
   readonly apiKey?: string;
-  readonly submit?: { readonly idempotencyKey: string; readonly body: object };
+  readonly body?: object;
+  readonly idempotencyKey?: string;
 }
 
 /** An error of the API, as the console reads it. */
-interface ApiError {
+interface ErrorAnswer {
   /** The text for people, or the problems of a 422. */
   readonly detail: string | readonly InvalidField[];
 }
@@ -104,21 +125,26 @@ interface InvalidField {
 /** Thrown if the API responds with an error. */
 export class CallFailed extends Error {
   readonly status: number;
-  readonly #detail: ApiError['detail'];
+  readonly #detail: ErrorAnswer['detail'];
 
-  constructor(status: number, { detail }: ApiError) {
+  constructor(status: number, { detail }: ErrorAnswer) {
     super(`HTTP ${status}`);
     this.status = status;
     this.#detail = detail;
   }
 
-  /**
-   * Returns the text of the error for people.
-   * @param nameOf returns the name of a field in a form, from its place in the request
-   */
-  text(nameOf = (loc: InvalidField['loc']) => String(loc.at(-1))): string {
+  /** Returns the text of the error for people. */
+  text(): string {
     if (typeof this.#detail === 'string') return this.#detail;
-    return this.#detail.map(({ loc, msg }) => `${nameOf(loc)}: ${msg}.`).join(' ');
+    return this.#detail.map(({ loc, msg }) => `${loc.at(-1)}: ${msg}.`).join(' ');
+  }
+
+  /** Returns the problem of each field of a 422, to show it next to the field. */
+  fields(): Record<string, string> {
+    if (typeof this.#detail === 'string') return {};
+    return Object.fromEntries(
+      this.#detail.map(({ loc, msg }) => [loc.at(-1), `${msg}.`]),
+    );
   }
 }
 
@@ -130,13 +156,11 @@ export class CallFailed extends Error {
 export async function callApi<T>(
   request: Request,
   path: string,
-  { method = 'GET', apiKey = keyOf(request), submit }: ApiCall = {},
+  { method = 'GET', apiKey = keyOf(request), body, idempotencyKey }: ApiCall = {},
 ): Promise<ApiAnswer<T>> {
   const headers: Record<string, string> = { authorization: `Bearer ${apiKey}` };
-  if (submit) {
-    headers['content-type'] = 'application/json';
-    headers['idempotency-key'] = submit.idempotencyKey;
-  }
+  if (body) headers['content-type'] = 'application/json';
+  if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
   const forwarded: unknown = request.headers['x-forwarded-for'];
   // The API limits wrong keys by the address of the visitor.
   if (typeof forwarded === 'string') headers['x-forwarded-for'] = forwarded;
@@ -148,32 +172,46 @@ export async function callApi<T>(
     method,
     url: path,
     headers,
-    payload: submit ? JSON.stringify(submit.body) : '',
+    payload: body ? JSON.stringify(body) : '',
     remoteAddress: request.info.remoteAddress,
   });
-  const body = JSON.parse(payload);
-  if (status >= 400) throw new CallFailed(status, body);
-  return { headers: sent, body };
+  const answer = JSON.parse(payload);
+  if (status >= 400) throw new CallFailed(status, answer);
+  return { headers: sent, body: answer };
 }
+
+/**
+ * Checks the key of the session as the API does, for pages that do not call the API. Counts the
+ * request toward the rate limit of the key.
+ * @throws {ApiError} if the API would reject the request
+ */
+export const authorize: Lifecycle.Method = async (request, h) => {
+  request.headers.authorization = `Bearer ${keyOf(request)}`;
+  const { credentials } = await request.server.auth.test('api-key', request);
+  request.app.caller = credentials;
+  return h.continue;
+};
 
 /** Returns the handlers that start and end sessions. */
 export const sessionHandlers = {
   showSignIn: (request, h) => {
-    if (request.auth.isAuthenticated) return h.redirect('/console');
-    return h.view('sign-in', { title: 'Sign in' });
+    const next = nextPage(request.query.next);
+    if (request.auth.isAuthenticated) return h.redirect(next);
+    return h.view('sign-in', { title: 'Sign in', next });
   },
   signIn: async (request, h) => {
-    const { api_key: given } = request.payload as { readonly api_key?: unknown };
-    const apiKey = String(given ?? '').trim();
+    const form = request.payload as Readonly<Record<string, unknown>>;
+    const apiKey = String(form.api_key ?? '').trim();
+    const next = nextPage(form.next);
     try {
       await callApi(request, '/api/v1/credits', { apiKey });
     } catch (error) {
       if (!(error instanceof CallFailed)) throw error;
-      const context = { title: 'Sign in', problem: error.text() };
+      const context = { title: 'Sign in', next, problem: error.text() };
       return h.view('sign-in', context).code(error.status);
     }
     request.cookieAuth.set({ apiKey });
-    return h.redirect('/console').code(303);
+    return h.redirect(next).code(303);
   },
   signOut: (request, h) => {
     request.cookieAuth.clear();

@@ -30,6 +30,9 @@ const ASSETS: Readonly<Record<string, string>> = {
   'reference-settings.js': 'text/javascript',
 };
 
+/** The pictures of the pages, which are served below `/docs/assets`. */
+const PICTURES = ['console.png', 'webhooks.png'];
+
 /**
  * Registers the routes of the documentation: each page as HTML and as Markdown, the reference, the
  * assets, the packages of the clients, the Postman collection, `/llms.txt`, `/llms-full.txt`, and
@@ -50,6 +53,10 @@ export function registerDocs(server: Server, site: Site): void {
     const file = new URL(`assets/${name}`, import.meta.url);
     serve(server, `/docs/${name}`, type, readFileSync(file, 'utf8'));
   }
+  for (const name of PICTURES) {
+    const file = new URL(`assets/${name}`, import.meta.url);
+    serve(server, `/docs/assets/${name}`, 'image/png', readFileSync(file));
+  }
   serve(server, '/docs/search.json', 'application/json', searchIndex(pages, site));
   const collection = readBuilt('api/docs/postman.json')
     .toString()
@@ -63,15 +70,15 @@ export function registerDocs(server: Server, site: Site): void {
   }
 }
 
-/** Registers a route that serves a text to everyone. */
+/** Registers a route that serves a file to everyone. */
 function serve(
   server: Server,
   path: string,
   type: string,
-  text: string,
+  content: string | Buffer,
   policy = POLICY,
 ): void {
-  const answer = published(type, text);
+  const answer = published(type, content);
   server.route({
     method: 'GET',
     path,
@@ -90,7 +97,8 @@ function serveMissing(server: Server, entries: readonly Entry[]): void {
     handler: (request, h) => {
       const accepted = String(request.headers.accept);
       if (!accepted.includes('text/html')) throw problem('not_found');
-      // A cache must not give this page to a program, or hide a page that a release adds.
+      // A cached copy could go to a program that expects JSON, or hide a page that a later release
+      // adds.
       const page = answer(request, h).code(404).header('cache-control', 'no-store');
       return page.header('content-security-policy', POLICY);
     },

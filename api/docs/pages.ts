@@ -58,7 +58,7 @@ export function pathOf(name: string): string {
 export function plainText(markdown: string): string {
   return markdown
     .replaceAll(/^```[\s\S]*?^```$/gm, '')
-    .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1')
+    .replaceAll(/!?\[([^\]]*)\]\([^)]*\)/g, '$1')
     .replaceAll(/^\|[ |-]+\|$|^#+ .*|\*\*|`|^- |^> /gm, '')
     .replaceAll(/[\s|]+/g, ' ')
     .trim();

@@ -13,8 +13,8 @@ import { publishedFile } from '../routes/service.ts';
 const MODULES = 'npi_email_enrichment';
 const TAGS = 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n';
 /**
- * With these options, equal files become equal bytes on every machine. Compressed bytes would depend
- * on the version of zlib, and another form of the time on the time zone.
+ * With these options, equal files become equal bytes on every machine. Compression would make the
+ * bytes depend on the version of zlib, and a local time would make them depend on the time zone.
  */
 const OPTIONS = {
   mtime: new Date(2026, 0, 1),

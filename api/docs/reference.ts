@@ -3,8 +3,8 @@ import { publishedFile } from '../routes/service.ts';
 import { readBuilt } from './built.ts';
 import { type Entry, layout } from './layout.ts';
 
-// The reference page. Scalar renders it in the browser from /openapi.json. It is served from our
-// host, and its settings (reference-settings.js) turn off everything that would contact another.
+// The reference page. Scalar renders it in the browser from /openapi.json. Its script is served
+// from our host. Its settings (reference-settings.js) turn off all requests to other hosts.
 
 /** The reference in the menu. */
 export const REFERENCE: Entry = {
@@ -36,7 +36,10 @@ export function referencePage(entries: readonly Entry[]): string {
   return layout(REFERENCE, { entries, head, content });
 }
 
-/** Returns the route that serves Scalar. All browsers accept gzip, and no other program reads it. */
+/**
+ * Returns the route that serves Scalar. It has only the gzip form, because only browsers read the
+ * script, and all of them accept gzip.
+ */
 export function scalarScript(): ServerRoute {
   const answer = publishedFile('text/javascript', readBuilt(SCALAR));
   return {

@@ -22,7 +22,7 @@ export function searchIndex(pages: readonly Page[], site: Site): string {
     return {
       page: REFERENCE.title,
       title: operation?.summary ?? '',
-      // Scalar's anchor of the operation.
+      // Scalar gives each operation this anchor.
       path: `${REFERENCE.path}#tag/${tag}/${method}${path}`,
       text: `${method} ${path}`,
     };

@@ -79,6 +79,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       const found = known
         ? await recognize(request, hash, known)
         : await meet(request, hash);
+      if (found.kind !== 'unknown') request.app.knownKey = found;
       if (found.kind !== 'active') {
         const flooded = guesses.countFailure(addressOf(request.raw.req));
         if (flooded) throw flooded;
@@ -156,10 +157,15 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
     return 'This is a webhook secret. An API key begins with "npe_".';
   if (/^(bearer)?\s*$/i.test(sent))
     return 'It is empty. Check the variable that contains it.';
-  const mistake = mistakeIn(sent.replace(/^bearer\s+/i, ''));
+  const key = sent.replace(/^bearer\s+/i, '');
+  const mistake = mistakeIn(key);
   if (mistake !== null) return mistake;
-  if (authorization === undefined || hasScheme) return 'Check it for missing characters.';
-  return 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
+  if (authorization !== undefined && !hasScheme)
+    return 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
+  if (/\s/.test(key)) return 'It contains spaces. Copy it again without them.';
+  if (!key.startsWith('npe_')) return 'It does not begin with "npe_", as our keys do.';
+  if (parseApiKey(key) === null) return 'Check it for missing characters.';
+  return 'It is complete, but we do not know it. Use another one.';
 }
 
 /** Returns a hint about a text that is sent in place of a key, or null. */

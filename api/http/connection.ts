@@ -11,7 +11,7 @@ import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
 import { count } from '../../db/metrics.ts';
 import { type ApiError, PRIVATE, type ProblemCode, problem } from '../problems.ts';
-import type { Sample } from './overload.ts';
+import type { NetworkOf, Sample } from './overload.ts';
 import { MAX_WAIT_S } from './prefer.ts';
 
 /**
@@ -20,6 +20,17 @@ import { MAX_WAIT_S } from './prefer.ts';
  * may request, plus the time in a queue and in PostgreSQL.
  */
 const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
+
+/** The time in which a request must arrive. */
+const ARRIVAL_MS = 10_000;
+
+/** The requests with more time, with what they have after `ARRIVAL_MS`. */
+const extensions = new WeakMap<IncomingMessage, number>();
+
+/** Gives a request more time to arrive than the 10 seconds that others have. */
+export function allowTime(request: IncomingMessage, ms: number): void {
+  extensions.set(request, ms - ARRIVAL_MS);
+}
 
 /**
  * Creates the HTTP server that hapi uses. It closes the socket of a request that has not arrived
@@ -30,7 +41,7 @@ const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
 export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server {
   const listener = createServer({
     keepAliveTimeout: keepAliveMs,
-    requestTimeout: 10_000,
+    requestTimeout: ARRIVAL_MS,
     headersTimeout: 8000,
     connectionsCheckingInterval: 1000,
     // For a missing Host header, Node would send its own response. `requireHost` sends ours.
@@ -83,6 +94,7 @@ export function answerBrokenRequests(
   listener: Server,
   log: Logger,
   sample: Sample,
+  networkOf: NetworkOf,
 ): void {
   const answers = new WeakMap<Duplex, ServerResponse>();
   const remember: RequestListener = (request, response) =>
@@ -95,24 +107,45 @@ export function answerBrokenRequests(
     listener.emit('request', request, response),
   );
   listener.removeAllListeners('clientError');
-  listener.on('clientError', (cause: NodeJS.ErrnoException, socket) => {
+  const refuse = (cause: NodeJS.ErrnoException, socket: Duplex): void => {
     const earlier = answers.get(socket);
+    const isSlow = cause.code === 'ERR_HTTP_REQUEST_TIMEOUT';
+    if (isSlow && earlier && extend(earlier.req, () => refuse(cause, socket))) return;
     const halfSent = earlier?.headersSent && !earlier.writableFinished;
     if (!socket.writable || halfSent) {
       socket.destroy();
       return;
     }
-    const error = problem(BROKEN[cause.code ?? ''] ?? 'bad_request');
+    const refusal = BROKEN[cause.code ?? ''] ?? 'bad_request';
+    const error = problem(refusal);
     const requestId = randomUUID();
     const { status } = error;
+    count('npe_http_refusals_total', { reason: refusal });
     const suppressed = sample(status);
-    if (suppressed !== null)
-      log.info(
-        { http_request_id: requestId, status, code: cause.code, suppressed },
-        'http refused',
-      );
+    if (suppressed !== null) {
+      const client_network = networkOf({ socket: socket as Socket, headers: {} });
+      const why = { status, refusal, code: cause.code, suppressed };
+      log.info({ http_request_id: requestId, ...why, client_network }, 'http refused');
+    }
     socket.end(toHttp(error, requestId), () => socket.destroy());
-  });
+  };
+  listener.on('clientError', refuse);
+}
+
+/**
+ * Calls `end` later, if the request has more time and has not arrived by then. Node reports a slow
+ * request only once.
+ * @returns false if the request has no more time
+ */
+function extend(request: IncomingMessage, end: () => void): boolean {
+  const ms = extensions.get(request);
+  // If this request is complete, the slow one is the next request on the connection.
+  if (ms === undefined || request.complete) return false;
+  extensions.delete(request);
+  setTimeout(() => {
+    if (!request.complete) end();
+  }, ms).unref();
+  return true;
 }
 
 /**

@@ -24,19 +24,48 @@ export function whenOver({ raw: { res } }: Request, work: () => void): void {
 /**
  * Returns a function that finds the client's address. Usually this is the peer of the connection.
  * If the peer is one of our proxies, it is the last address in `X-Forwarded-For` that is not one of
- * our proxies. Earlier addresses in this header are ignored, because the client can invent them. An
- * IPv6 address is reduced to its /64 network, because one subscriber can send from a whole /64.
+ * our proxies. Earlier addresses in this header are ignored, because the client can invent them.
  * @param trustedProxies CIDR ranges
  */
-export function createAddressOf(
+function createClientOf(
   trustedProxies: readonly string[],
-): (request: IncomingMessage) => string {
+): (request: Pick<IncomingMessage, 'socket' | 'headers'>) => string {
   const isOurs = createIsOurs(trustedProxies);
   return ({ socket, headers }) => {
     const peer = socket.remoteAddress ?? '';
     const hops = String(headers['x-forwarded-for'] ?? '').split(',');
     const path = [...hops.map((hop) => hop.trim()).filter((hop) => hop !== ''), peer];
-    return networkOf(path.findLast((address) => !isOurs(address)) ?? peer);
+    return path.findLast((address) => !isOurs(address)) ?? peer;
+  };
+}
+
+/**
+ * Returns a function that finds the client's address, to count its requests. An IPv6 address is
+ * reduced to its /64 network, because one subscriber can send from a whole /64.
+ * @param trustedProxies CIDR ranges
+ */
+export function createAddressOf(
+  trustedProxies: readonly string[],
+): (request: IncomingMessage) => string {
+  const clientOf = createClientOf(trustedProxies);
+  return (request) => networkOf(clientOf(request));
+}
+
+/**
+ * Returns a function that finds the network of the client, for the log: the /24 of an IPv4 address,
+ * or the /48 of an IPv6 address. A whole address would be personal data.
+ * @param trustedProxies CIDR ranges
+ */
+export function createNetworkOf(trustedProxies: readonly string[]) {
+  const clientOf = createClientOf(trustedProxies);
+  return (request: Pick<IncomingMessage, 'socket' | 'headers'>): string => {
+    const client = clientOf(request);
+    if (!ipaddr.isValid(client)) return 'unknown';
+    const address = ipaddr.process(client);
+    const [kind, bits] =
+      address.kind() === 'ipv4' ? [ipaddr.IPv4, 24] : [ipaddr.IPv6, 48];
+    const network = kind.networkAddressFromCIDR(`${address}/${bits}`);
+    return `${network}/${bits}`;
   };
 }
 
@@ -68,6 +97,8 @@ function networkOf(address: string): string {
     ? parsed.toByteArray().slice(0, 8).join('.')
     : parsed.toString();
 }
+
+export type NetworkOf = ReturnType<typeof createNetworkOf>;
 
 /**
  * Puts an entry at the end of a map. If the map is then too large, removes the first entry, which

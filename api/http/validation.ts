@@ -4,7 +4,8 @@ import type { LedgerPlace } from '../../db/accounts/ledger.ts';
 import type { Period } from '../../db/client.ts';
 import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
-import { BATCH_STATUSES, TEST_OUTCOMES } from '../../db/words.ts';
+import type { DeliveryFilter } from '../../db/webhooks/log.ts';
+import { BATCH_STATUSES, DELIVERY_STATES, TEST_OUTCOMES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 import table from './faults.json' with { type: 'json' };
 
@@ -64,7 +65,7 @@ function problemOf(
   place: string,
   { path, type: found, context = {} }: Joi.ValidationErrorItem,
 ): Problem {
-  // An item of a list has the name of the list.
+  // A problem of an item is reported with the name of its list.
   const field = path.findLast((part) => typeof part === 'string') ?? place;
   const fault = FAULTS[`${field} ${found}`] ?? FAULTS[found] ?? table.other;
   const { limit, value, regex, valids } = context;
@@ -167,16 +168,19 @@ const matching = (pattern: string) =>
 
 const RFC_3339 = /^(\d{4}-\d\d-\d\d)T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/i;
 
-const time = Joi.custom((text: string, helpers) => {
+const parseTime: Joi.CustomValidator = (given: unknown, helpers) => {
   // Some clients don't percent-encode the plus sign of a time zone, and it arrives as a space.
-  const [time = '', day = ''] = RFC_3339.exec(text.replace(' ', '+')) ?? [];
+  const [time = '', day = ''] = RFC_3339.exec(String(given).replace(' ', '+')) ?? [];
   // `Date` would read February 30 as March 2.
   const isDay =
     !Number.isNaN(Date.parse(time)) && new Date(day).toISOString().startsWith(day);
   return isDay ? new Date(time) : helpers.error('time.parsing');
-})
-  .default(null)
-  .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
+};
+
+const anyTime = Joi.custom(parseTime).meta({
+  jsonSchema: { type: 'string', format: 'date-time' },
+});
+const time = anyTime.default(null);
 
 /**
  * Returns a schema for a whole number in decimal digits. Joi's own conversion would accept `1e1`
@@ -227,6 +231,9 @@ export const PARAMETERS = {
   status: Joi.string()
     .valid(...BATCH_STATUSES)
     .default(null),
+  status_of_deliveries: Joi.string()
+    .valid(...DELIVERY_STATES)
+    .default(null),
   since: time,
   until: time,
   npi: matching('^[0-9]{10}$'),
@@ -273,6 +280,13 @@ export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({
   cursor,
 });
 export const DELIVERIES_QUERY = Joi.object<Paging>({ limit, cursor });
+export const ALL_DELIVERIES_QUERY = Joi.object<DeliveryFilter & Paging>({
+  status: PARAMETERS.status_of_deliveries,
+  since,
+  until,
+  limit,
+  cursor,
+});
 export const DELIVERY_QUERY = Joi.object<{ readonly before: number | null }>({ before });
 export const LEDGER_QUERY = Joi.object<Period & Paging & Formatted>({
   since,
@@ -284,6 +298,16 @@ export const LEDGER_QUERY = Joi.object<Period & Paging & Formatted>({
 export const USAGE_QUERY = Joi.object<
   Period & Formatted & { readonly by: 'day' | 'type' }
 >({ since, until, by, format });
+
+/** The body of `POST /api/v1/deliveries/resend`. */
+export const resendBody = Joi.object<{ readonly failed_since: Date }>({
+  failed_since: anyTime
+    .required()
+    .description('Sends the deliveries that failed at this time or later.')
+    .example('2026-01-05T10:00:00Z'),
+})
+  .unknown()
+  .meta({ name: 'ResendFailed' });
 
 type Ids = Readonly<Record<'request_id' | 'batch_id' | 'delivery_id', string>>;
 

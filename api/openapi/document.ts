@@ -1,7 +1,7 @@
 import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
 import { bulkBody, singleBody } from '../http/submit-body.ts';
-import { PARAMETERS as CHECKED_PARAMETERS } from '../http/validation.ts';
+import { PARAMETERS as CHECKED_PARAMETERS, resendBody } from '../http/validation.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import { isEmail, type Site, SUPPORT } from '../site.ts';
@@ -174,7 +174,7 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const responses: Record<string, JsonObject> = {};
   for (const [status, answer] of Object.entries(own))
     responses[status] = responseOf(answer, scope);
-  if (parameters.length > 0 && scope === 'keyed')
+  if ((parameters.length > 0 || requestBody) && scope === 'keyed')
     responses[422] = { $ref: '#/components/responses/Invalid' };
   Object.assign(responses, failures(route));
   const operation: Record<string, Json> = { operationId: id, ...rest, responses };
@@ -260,8 +260,8 @@ const PATHS: JsonObject = Object.fromEntries(
   ]),
 );
 /**
- * The request to a receiver that no submit has named. It is in `components`, because from a webhook
- * without a reference openapi-generator makes TypeScript that does not compile.
+ * The request to a receiver that no submit has named. It is in `components`, because the TypeScript
+ * of openapi-generator compiles only if a webhook is a reference.
  */
 const LOW_CREDITS: JsonObject = {
   post: received('creditsLow', written.lowCredits, lowCreditsVector),
@@ -278,7 +278,7 @@ const RESPONSES: JsonObject = {
 };
 const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
-for (const body of [singleBody, bulkBody, ...Object.values(bodies)]) {
+for (const body of [singleBody, bulkBody, resendBody, ...Object.values(bodies)]) {
   if (Joi.isSchema(body)) jsonSchema(body, schemas);
 }
 for (const [name, kind] of DESCRIBED) jsonSchema(problemSchema(name, kind), schemas);

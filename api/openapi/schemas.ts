@@ -254,11 +254,15 @@ const attempt = Joi.object({
  */
 export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
+  batch_id: batchId
+    .allow(null)
+    .description('The batch, or null for a message without one, such as `credits.low`.'),
   request_id: requestId
     .allow(null)
     .description(
       'The request whose result is delivered, or null if the whole batch is delivered.',
     ),
+  npi: npi.allow(null).description('The NPI of the request, or null without one.'),
   status: deliveryStatus,
   created_at: timestamp,
   decided_at: timestamp
@@ -269,7 +273,7 @@ export const deliveryAnswer = Joi.object({
   next_attempt_at: timestamp
     .allow(null)
     .description(
-      'The earliest time of the next attempt. Null if none will come, or the time is not known.',
+      'The earliest time of the next attempt. Null if there is no next attempt, or its time is not known.',
     ),
   attempts: Joi.array()
     .items(attempt)
@@ -279,15 +283,27 @@ export const deliveryAnswer = Joi.object({
     ),
 }).meta({ name: 'Delivery' });
 
-/** The 200 response of `GET /api/v1/batch/{batch_id}/deliveries`. */
+/**
+ * The 200 response of `GET /api/v1/batch/{batch_id}/deliveries` and of `GET /api/v1/deliveries`.
+ */
 export const deliveriesAnswer = Joi.object({
   deliveries: Joi.array()
     .items(deliveryAnswer)
     .max(PAGE.most)
     .required()
-    .description('In the order of the submit. Empty if the submit named no webhook.'),
+    .description('Of a batch: in the order of the submit. Of all batches: newest first.'),
   next_cursor: nextCursor(),
 }).meta({ name: 'Deliveries' });
+
+/** The 202 response of `POST /api/v1/deliveries/resend`. */
+export const resentAnswer = Joi.object({
+  resent: credits.min(0).description('The number of deliveries that will be sent again.'),
+  more: Joi.boolean()
+    .required()
+    .description(
+      'True if more deliveries have failed. Repeat the call to send them, too.',
+    ),
+}).meta({ name: 'Resent' });
 
 /** The 200 response of `GET /api/v1/batches`. */
 export const batchesAnswer = Joi.object({
@@ -309,7 +325,7 @@ export const creditsAnswer = Joi.object({
 /** The body of the webhook `credits.low`. */
 export const creditsLow = Joi.object({
   type: text.valid('credits.low'),
-  timestamp: timestamp.description('The time of the balance.'),
+  timestamp: timestamp.description('The time at which the balance was read.'),
   data: Joi.object({
     available: credits.min(0).description('Credits that new submits can spend.'),
     held: credits.min(0).description('Credits held for requests that are not final.'),
@@ -365,7 +381,7 @@ export const usageAnswer = Joi.object({
         day: text
           .pattern(/^\d{4}-\d\d-\d\d$/)
           .allow(null)
-          .description('The UTC day, or null by type.'),
+          .description('The UTC day, or null with `by=type`.'),
         requested_type: requestedType.required().allow(null),
         ...usageSums,
       }).meta({ name: 'UsageItem' }),

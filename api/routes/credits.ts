@@ -53,7 +53,7 @@ export function creditsHandlers(db: Database) {
   } satisfies Record<string, Lifecycle.Method>;
 }
 
-/** The maximum number of entries in a file. It takes about 20 MB of memory. */
+/** The maximum number of entries in a file. Such a file takes about 20 MB of memory. */
 const MAX_FILE_ENTRIES = 100_000;
 
 const LEDGER_COLUMNS = [

@@ -5,19 +5,30 @@ import {
   LISTED_CHARACTERS,
   type LoggedDelivery,
   listBatchDeliveries,
+  listOrganizationDeliveries,
   readOwnDelivery,
 } from '../../db/webhooks/log.ts';
-import { noteDeliveryLook, resendOwn } from '../../db/webhooks/resends.ts';
+import {
+  MAX_RESENDS,
+  noteDeliveryLook,
+  resendOwn,
+  resendOwnFailed,
+} from '../../db/webhooks/resends.ts';
+import { parseJson, readBody } from '../http/json-body.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import { unknownId } from '../http/unknown-id.ts';
 import {
+  ALL_DELIVERIES_QUERY,
   BATCHES_QUERY,
+  check,
   DELIVERIES_QUERY,
   DELIVERY_QUERY,
   idsOf,
+  ignoredFields,
   listedBy,
+  resendBody,
 } from '../http/validation.ts';
-import { problem } from '../problems.ts';
+import { invalid, problem } from '../problems.ts';
 import { startDelivery } from '../temporal.ts';
 import type { SubmitDeps } from './submit.ts';
 
@@ -49,12 +60,15 @@ export function historyHandlers(deps: HistoryDeps) {
         if (listed) return listed;
         throw await unknownId(db, 'batch_not_found', organizationId, batch_id);
       });
-      return {
-        deliveries: found.deliveries.map((delivery) =>
-          presented(delivery, LISTED_CHARACTERS),
-        ),
-        next_cursor: found.next?.slice('msg_'.length) ?? null,
-      };
+      return pageOf(found);
+    },
+    getAllDeliveries: async (request) => {
+      const { limit, cursor, ...filter } = listedBy(request, ALL_DELIVERIES_QUERY);
+      const page = { limit, after: cursor && `msg_${cursor}` };
+      const found = await readInTurn(request, (organizationId) =>
+        listOrganizationDeliveries(db, organizationId, filter, page),
+      );
+      return pageOf(found);
     },
     getDelivery: async (request) => {
       const { batch_id, delivery_id, before } = listedBy(request, DELIVERY_QUERY);
@@ -67,6 +81,7 @@ export function historyHandlers(deps: HistoryDeps) {
       return presented(found, Number.POSITIVE_INFINITY);
     },
     resendDelivery: (request, h) => resend(request, h, deps),
+    resendFailedDeliveries: (request, h) => resendFailed(request, h, deps),
   } satisfies Record<string, Lifecycle.Method>;
 }
 
@@ -112,6 +127,48 @@ async function resend(
   return h.response(presented(delivery, LISTED_CHARACTERS)).code(202);
 }
 
+async function resendFailed(
+  request: Request,
+  h: ResponseToolkit,
+  { db, log }: HistoryDeps,
+): Promise<ResponseObject> {
+  const { organizationId } = request.auth.credentials;
+  const bytes = await readBody(request.raw.req);
+  const outcome = await request.app.place.inTurn(async () => {
+    const since = failedSince(request, bytes);
+    return await resendOwnFailed(db, { organizationId, since, limit: MAX_RESENDS });
+  });
+  // The reconciler's next sweep starts the workflows.
+  if (!outcome) throw problem('webhooks_suspended');
+  const { resent, more } = outcome;
+  log.info({ organization_id: organizationId, resent }, 'failed deliveries resent');
+  return h.response({ resent, more }).code(202);
+}
+
+/**
+ * Returns the time in the body of a resend of failed deliveries.
+ * @throws {ApiError} 422 with every problem at once
+ */
+function failedSince(request: Request, bytes: Buffer): Date {
+  const body = parseJson(bytes);
+  if ('loc' in body) throw invalid([body]);
+  request.app.ignoredFields = ignoredFields(resendBody, body.value);
+  const { value, problems } = check('body', resendBody, body.value);
+  if (problems.length > 0) throw invalid(problems);
+  return value.failed_since;
+}
+
+/** Returns a page of a list of deliveries as JSON. */
+function pageOf(page: {
+  readonly deliveries: readonly LoggedDelivery[];
+  readonly next: string | null;
+}): object {
+  return {
+    deliveries: page.deliveries.map((delivery) => presented(delivery, LISTED_CHARACTERS)),
+    next_cursor: page.next?.slice('msg_'.length) ?? null,
+  };
+}
+
 /**
  * Returns a delivery as JSON, in the form of `deliveryAnswer` in openapi/schemas.ts.
  * @param longest how many characters of a receiver's response are shown
@@ -119,7 +176,9 @@ async function resend(
 function presented(delivery: LoggedDelivery, longest: number): object {
   return {
     id: delivery.id,
+    batch_id: delivery.batchId,
     request_id: delivery.requestId,
+    npi: delivery.npi,
     status: delivery.state,
     created_at: delivery.createdAt,
     decided_at: delivery.decidedAt,

@@ -93,13 +93,13 @@ export function serviceHandlers({ site }: { readonly site: Site }) {
   } satisfies Record<string, Lifecycle.Method>;
 }
 
-/** Returns a handler that serves a public text. It is compressed once. */
-export function published(type: string, text: string): PublicHandler {
+/** Returns a handler that serves public content. It is compressed once. */
+export function published(type: string, content: string | Buffer): PublicHandler {
   const compressed = new Map([
-    ['gzip', gzipSync(text)],
-    ['deflate', deflateSync(text)],
+    ['gzip', gzipSync(content)],
+    ['deflate', deflateSync(content)],
   ]);
-  return publishedFile(type, text, compressed);
+  return publishedFile(type, content, compressed);
 }
 
 type PublicHandler = (request: Request, h: ResponseToolkit) => ResponseObject;

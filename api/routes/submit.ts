@@ -93,6 +93,8 @@ async function accept(
       ]);
     case 'running':
       throw problem('idempotency_in_progress', { wait: 1 });
+    case 'closed':
+      throw problem('api_key_revoked');
     case 'insufficient': {
       const { required, available, held } = outcome;
       const shortfall = required - available;
@@ -166,6 +168,7 @@ async function startAccepted(
   request.app.batchId = batch.batchId;
   const line = {
     organization_id: request.auth.credentials.organizationId,
+    key_id: request.auth.credentials.keyId,
     batch_id: batch.batchId,
     total: batch.npis.length,
   };
@@ -201,7 +204,7 @@ async function startNow(
   void markStarted(db, batch.batchId).catch((error) => {
     log.warn(
       { err: error, batch_id: batch.batchId },
-      'batch not marked as started, the sweep will',
+      'the batch could not be marked as started; the sweep repeats its start',
     );
   });
 }

@@ -8,7 +8,7 @@ import {
   type Transaction,
   transaction,
 } from '../client.ts';
-import { DatabaseError, Refusal } from '../errors.ts';
+import { Refusal, violates } from '../errors.ts';
 import { ledgerEntries } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 import { balanceLock } from './balance.ts';
@@ -60,7 +60,7 @@ export async function grantCredits(
   try {
     return await fund(db, by, { kind: 'grant', organizationId, amount, reference });
   } catch (error) {
-    if (!isViolation(error, 'ledger_entries_reference_once')) throw error;
+    if (!violates(error, 'ledger_entries_reference_once')) throw error;
     const granted = await query(db, (tx) =>
       tx
         .select({ amount: ledgerEntries.amount, at: ledgerEntries.createdAt })
@@ -97,13 +97,9 @@ export async function adjustCredits(
       reference: null,
     });
   } catch (error) {
-    if (!isViolation(error, 'credit_balances_available')) throw error;
+    if (!violates(error, 'credit_balances_available')) throw error;
     throw new Refusal('credits_below_zero');
   }
-}
-
-function isViolation(error: unknown, constraint: string): boolean {
-  return error instanceof DatabaseError && error.constraint === constraint;
 }
 
 interface Funding {

@@ -12,8 +12,8 @@ import {
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { apiKeys, organizations } from '../schema.ts';
-import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
+import { apiKeys, organizations, rateWindows } from '../schema.ts';
+import { isSandbox, openSandbox, requireOpen } from './organizations.ts';
 
 // An API key consists of `npe_` or `npe_test_`, 30 random base62 characters (178 bits), and 6 check
 // characters: the CRC32 of the text before them. Secret scanners recognize the prefix. The check
@@ -47,7 +47,12 @@ export type Authentication =
       readonly organizationId: string;
       readonly requestsPerMinute: number;
     }
-  | { readonly kind: 'revoked' | 'inactive' | 'unknown' };
+  | {
+      readonly kind: 'revoked' | 'inactive';
+      readonly keyId: string;
+      readonly organizationId: string;
+    }
+  | { readonly kind: 'unknown' };
 
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const SHAPE = /^npe_(?:test_)?[0-9A-Za-z]{36}$/;
@@ -99,9 +104,8 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
   );
   if (!found) return { kind: 'unknown' };
   const { state, suspended, ...key } = found;
-  if (state !== 'active') return { kind: state };
-  if (suspended) return { kind: 'inactive' };
-  return { kind: 'active', ...key };
+  if (state !== 'active') return { kind: state, ...key };
+  return { kind: suspended ? 'inactive' : 'active', ...key };
 }
 
 /**
@@ -109,7 +113,8 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
  * @param name 1 to 200 characters, for people; names need not be unique
  * @param forSandbox true to issue a key of the organization's sandbox, which is created if it does
  * not exist
- * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a bad name;
+ * @throws {Refusal} `organization_missing`, `organization_closed`; {DatabaseError} 23514 for a bad
+ * name;
  * {SecretKeyMissing} if a sandbox must be created
  */
 export async function issueKey(
@@ -119,8 +124,8 @@ export async function issueKey(
   name: string,
   forSandbox = false,
 ): Promise<IssuedKey> {
-  await requireOrganization(db, owner);
   return await transaction(db, async (tx) => {
+    await requireOpen(tx, owner);
     let organizationId = owner;
     if (forSandbox && !isSandbox(owner))
       organizationId = await openSandbox(tx, db, by, owner);
@@ -129,7 +134,7 @@ export async function issueKey(
       action: 'keys.issue',
       organizationId,
       subject: issued.id,
-      details: { name, hint: issued.hint },
+      details: { hint: issued.hint },
     });
     return issued;
   });
@@ -192,7 +197,7 @@ export async function revokeKey(
 /**
  * Makes a key valid again: clears its revocation and its expiry.
  * @param evenLeaked true to reactivate a key that was revoked because it leaked
- * @throws {Refusal} `key_missing`; `key_leaked` without `evenLeaked`
+ * @throws {Refusal} `key_missing`; `organization_closed`; `key_leaked` without `evenLeaked`
  */
 export async function reactivateKey(
   db: Database,
@@ -206,19 +211,32 @@ export async function reactivateKey(
   });
 }
 
+/** The time of the last request that was counted toward the key's rate limit. */
+const LAST_USED_AT = sql<Date | null>`hits[cardinality(hits)]`.mapWith(apiKeys.createdAt);
+
 /**
- * Lists all keys of an organization, the newest first, without their texts.
- * @throws {Refusal} `organization_missing`
+ * Lists all keys of an organization, the newest first, without their texts. `lastUsedAt` is null if
+ * a key was never used.
  */
-export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
-  await requireOrganization(db, organizationId);
+export async function listKeys(db: Database, organizationId: string) {
   return await query(db, (tx) =>
     tx
-      .select(API_KEY)
+      .select({ ...API_KEY, lastUsedAt: LAST_USED_AT })
       .from(apiKeys)
+      .leftJoin(rateWindows, eq(rateWindows.apiKeyId, apiKeys.id))
       .where(eq(apiKeys.organizationId, organizationId))
       .orderBy(desc(apiKeys.createdAt), desc(apiKeys.id)),
   );
+}
+
+/** Returns the organization of a key. @throws {Refusal} `key_missing` */
+export async function findOwner(db: Database, keyId: string): Promise<string> {
+  const { id, organizationId } = apiKeys;
+  const [found] = await query(db, (tx) =>
+    tx.select({ organizationId }).from(apiKeys).where(eq(id, keyId)),
+  );
+  if (!found) throw new Refusal('key_missing');
+  return found.organizationId;
 }
 
 function newApiKey(isTest: boolean): string {
@@ -298,6 +316,7 @@ async function changeKey(
 ): Promise<ApiKey> {
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);
+    if (action === 'keys.reactivate') await requireOpen(tx, before.organizationId);
     const now = await clock(tx);
     const after = await updateKey(tx, change(before, now));
     await recordAudit(tx, by, {

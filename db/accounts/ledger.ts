@@ -35,7 +35,7 @@ export type LedgerPlace = {
 interface LedgerRow
   extends Pick<
     typeof ledgerEntries.$inferSelect,
-    'id' | 'createdAt' | 'kind' | 'amount' | 'requestId' | 'side'
+    'id' | 'createdAt' | 'kind' | 'amount' | 'requestId' | 'reference' | 'side'
   > {
   /** The credits available after this entry. */
   readonly availableAfter: number;
@@ -88,9 +88,9 @@ interface Entries extends Page<LedgerPlace>, Period {
  * key.
  *
  * The entries of an organization are in the order of their times, because both are chosen while the
- * balance is locked. So the subquery finds where the period begins. It tolerates one minute, because
- * the clock may be slightly behind after a failover. A lateral join finds each request by its id. In
- * a plan for any limit, PostgreSQL would read all requests for another join.
+ * balance is locked. So the subquery finds where the period begins. It tolerates one minute,
+ * because the clock may be slightly behind after a failover. The lateral join makes PostgreSQL find
+ * each request by its id. The plan of an ordinary join would read all requests.
  */
 async function readEntries(
   db: Database,
@@ -100,11 +100,11 @@ async function readEntries(
   return await run<LedgerRow>(db)`
     select id, created_at as "createdAt", kind, amount, available_after as "availableAfter",
            request_id as "requestId", batch_id as "batchId", npi,
-           requested_type as "requestedType", side, added
+           requested_type as "requestedType", reference, side, added
       from (
         select *
           from (
-            select l.id, l.created_at, l.kind, l.amount, l.request_id, l.side,
+            select l.id, l.created_at, l.kind, l.amount, l.request_id, l.reference, l.side,
                    l.available as added,
                    (coalesce(${after?.available ?? null}::bigint, b.available)
                      - coalesce(sum(l.available) over (

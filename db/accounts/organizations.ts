@@ -1,4 +1,4 @@
-import { desc, eq, sql } from 'drizzle-orm';
+import { desc, eq, or, type SQL, sql } from 'drizzle-orm';
 import { type AuditedChange, type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
@@ -10,6 +10,7 @@ import {
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
+import { readable } from '../readable.ts';
 import {
   creditBalances,
   ledgerEntries,
@@ -34,6 +35,10 @@ export interface Organization {
    */
   readonly webhooksSuspended: boolean;
   readonly createdAt: Date;
+  /** Null unless it is closed. */
+  readonly closedAt: Date | null;
+  /** Null unless it is erased. An erased organization is also closed. */
+  readonly erasedAt: Date | null;
 }
 
 const ORGANIZATION = {
@@ -44,6 +49,8 @@ const ORGANIZATION = {
   suspended: organizations.suspended,
   webhooksSuspended: organizations.webhooksSuspended,
   createdAt: organizations.createdAt,
+  closedAt: organizations.closedAt,
+  erasedAt: organizations.erasedAt,
 };
 
 /** A balance in credits: total = used + held + available at all times (DECISIONS.md, Credits). */
@@ -77,7 +84,7 @@ export async function createOrganization(
 ): Promise<Organization> {
   const plain = { sandboxOf: null, suspended: false, webhooksSuspended: false };
   return await transaction(db, (tx) =>
-    insert(tx, db, by, { id: newId('org'), name, ...plain }, { name }),
+    insert(tx, db, by, { id: newId('org'), name, ...plain }, {}),
   );
 }
 
@@ -111,7 +118,7 @@ export async function openSandbox(
     .where(eq(organizations.sandboxOf, sandboxOf));
   if (existing) return existing.id;
   const id = newId('sbx');
-  const details = { name: owner.name, sandbox_of: sandboxOf, credits: PLAY_CREDITS };
+  const details = { sandbox_of: sandboxOf, credits: PLAY_CREDITS };
   await insert(tx, db, by, { ...owner, id, sandboxOf }, details);
   await tx
     .insert(ledgerEntries)
@@ -174,14 +181,15 @@ export async function showOrganization(db: Database, organizationId: string) {
              'completed', count(*) filter (where status = 'completed'))
       from batches
      where organization_id = ${organizationId})`;
-  const [found] = await query(db, (tx) =>
-    tx
-      .select({ ...ORGANIZATION, balance: BALANCE, lowCreditAlert: ALERT, keys, batches })
+  const [found] = await query(db, async (tx) => {
+    const lowCreditAlert = await readable(tx, ALERT);
+    return await tx
+      .select({ ...ORGANIZATION, balance: BALANCE, lowCreditAlert, keys, batches })
       .from(organizations)
       .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
       .leftJoin(lowCreditAlerts, eq(lowCreditAlerts.organizationId, organizations.id))
-      .where(eq(organizations.id, organizationId)),
-  );
+      .where(eq(organizations.id, organizationId));
+  });
   if (!found) throw new Refusal('organization_missing');
   return found;
 }
@@ -218,8 +226,9 @@ export async function setLimit(
 /**
  * Suspends or resumes an organization and its sandbox. During the suspension, the API rejects the
  * active keys of both. The change applies from the next API call on. Lookups for earlier requests
- * continue. Safe to repeat.
- * @throws {Refusal} `organization_missing`
+ * continue. To resume a closed organization opens it again, but its keys stay revoked. Safe to
+ * repeat.
+ * @throws {Refusal} `organization_missing`, `organization_erased`
  */
 export async function suspendOrganization(
   db: Database,
@@ -229,19 +238,21 @@ export async function suspendOrganization(
 ): Promise<Organization> {
   return await transaction(db, async (tx) => {
     const before = await lockOrganization(tx, organizationId);
+    if (before.erasedAt) throw new Refusal('organization_erased');
     await recordAudit(tx, by, {
       action: suspended ? 'org.suspend' : 'org.resume',
       organizationId,
       subject: organizationId,
       details: { from: before.suspended, to: suspended },
     });
+    const closedAt = suspended ? before.closedAt : null;
     await tx
       .update(organizations)
-      .set({ suspended })
+      .set({ suspended, closedAt })
       .where(eq(organizations.sandboxOf, organizationId));
     const updated = await tx
       .update(organizations)
-      .set({ suspended })
+      .set({ suspended, closedAt })
       .where(eq(organizations.id, organizationId))
       .returning(ORGANIZATION);
     return only(updated);
@@ -251,7 +262,7 @@ export async function suspendOrganization(
 /**
  * Suspends or resumes the webhooks of an organization and its sandbox. Batches that are submitted
  * during the suspension get no webhooks (their `webhook.status` is `none`).
- * @throws {Refusal} `organization_missing`
+ * @throws {Refusal} `organization_missing`, `organization_closed`
  */
 export async function suspendWebhooks(
   db: Database,
@@ -261,6 +272,7 @@ export async function suspendWebhooks(
 ): Promise<Organization> {
   return await transaction(db, async (tx) => {
     const before = await lockOrganization(tx, organizationId);
+    if (before.closedAt && !suspended) throw new Refusal('organization_closed');
     await recordAudit(tx, by, {
       action: suspended ? 'webhooks.suspend' : 'webhooks.resume',
       organizationId,
@@ -281,27 +293,58 @@ export async function suspendWebhooks(
 }
 
 /**
- * Checks that an organization exists.
- * @throws {Refusal} `organization_missing` for an unknown id
+ * Renames an organization and its sandbox. The audit log gets neither name, because it is kept after
+ * the organization is erased.
+ * @param name 1 to 200 characters
+ * @returns the organization, and the name that it had
+ * @throws {Refusal} `organization_missing`, `organization_erased`; {DatabaseError} 23514 for a name
+ * that is empty or too long
  */
-export async function requireOrganization(
+export async function renameOrganization(
   db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  name: string,
+) {
+  return await transaction(db, async (tx) => {
+    const before = await lockOrganization(tx, organizationId);
+    if (before.erasedAt) throw new Refusal('organization_erased');
+    await recordAudit(tx, by, {
+      action: 'org.rename',
+      organizationId,
+      subject: organizationId,
+      details: {},
+    });
+    await tx.update(organizations).set({ name }).where(isOrSandboxOf(organizationId));
+    return { id: organizationId, name, previousName: before.name };
+  });
+}
+
+/** Tests whether a row is this organization or its sandbox. */
+export function isOrSandboxOf(organizationId: string): SQL | undefined {
+  return or(
+    eq(organizations.id, organizationId),
+    eq(organizations.sandboxOf, organizationId),
+  );
+}
+
+/**
+ * Checks that an organization exists and is not closed.
+ * @throws {Refusal} `organization_missing`, `organization_closed`
+ */
+export async function requireOpen(
+  tx: Transaction,
   organizationId: string,
 ): Promise<void> {
-  const found = await query(db, (tx) =>
-    tx
-      .select({ id: organizations.id })
-      .from(organizations)
-      .where(eq(organizations.id, organizationId)),
-  );
-  if (found.length === 0) throw new Refusal('organization_missing');
+  const { closedAt } = await lockOrganization(tx, organizationId);
+  if (closedAt) throw new Refusal('organization_closed');
 }
 
 /**
  * Locks an organization. It uses FOR NO KEY UPDATE, because FOR UPDATE would block submits, whose
  * rows reference the organization.
  */
-async function lockOrganization(
+export async function lockOrganization(
   tx: Transaction,
   organizationId: string,
 ): Promise<Organization> {

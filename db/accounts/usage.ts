@@ -25,6 +25,8 @@ export interface Usage {
    * counted.
    */
   readonly sourceDollars: number;
+  /** The references of the grants, such as invoice numbers, or null if they have none. */
+  readonly references: string | null;
 }
 
 /**
@@ -76,6 +78,12 @@ export async function readUsage(
                sum(n) filter (where what = 'adjustment') as adjusted
           from happened
          group by organization_id
+      ), named as (
+        select organization_id, string_agg(reference, ', ' order by id) as "references"
+          from ledger_entries
+         where reference is not null
+           and created_at >= ${from}::timestamptz and created_at < ${to}::timestamptz
+         group by organization_id
       ), spent as (
         select s.organization_id, sum(s.credits * p.dollars)::float8 as dollars
           from source_spend s join source_prices p using (source)
@@ -94,9 +102,11 @@ export async function readUsage(
              coalesce(released, 0)::float8 as released,
              coalesce(granted, 0)::float8 as granted,
              coalesce(adjusted, 0)::float8 as adjusted,
-             coalesce(round(s.dollars::numeric, 2), 0)::float8 as "sourceDollars"
+             coalesce(round(s.dollars::numeric, 2), 0)::float8 as "sourceDollars",
+             n."references"
         from organizations o
         left join counted c on c.organization_id = o.id
+        left join named n on n.organization_id = o.id
         left join spent s on s.organization_id = o.id
        where case when ${organizationId}::text is null
                   then coalesce(c.organization_id, s.organization_id) is not null

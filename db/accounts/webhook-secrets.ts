@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto';
-import { eq } from 'drizzle-orm';
+import { eq, type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   clock,
   type Database,
+  query,
   run,
   span,
   type Transaction,
@@ -145,6 +146,22 @@ export async function rotateWebhookSecret(
 const REENCRYPTED_PER_STEP = 1000;
 
 /**
+ * Counts the organizations whose secrets `reencryptWebhookSecrets` would encrypt again.
+ * @throws {SecretKeyMissing} if SECRETS_KEY has no key
+ */
+export async function countOldSecrets(db: Database): Promise<number> {
+  const isOld = hasOldKey(firstVersion(db.secretKeys));
+  return await query(db, (tx) => tx.$count(organizations, isOld));
+}
+
+/** Matches organizations with a secret that another key than this one encrypted. */
+function hasOldKey(key: string): SQL {
+  const prefix = `${key}.`;
+  return sql`(not starts_with(webhook_secret, ${prefix})
+    or not starts_with(previous_webhook_secret, ${prefix}))`;
+}
+
+/**
  * Encrypts all secrets again with the first key. After that, the other keys can be removed from
  * SECRETS_KEY. Safe to repeat and to interrupt.
  * @returns the number of organizations whose secrets were encrypted again
@@ -175,15 +192,13 @@ async function reencryptSome(
   by: ChangedBy,
   key: string,
 ): Promise<number> {
-  const prefix = `${key}.`;
   type Stored = Pick<Organization, 'id' | 'webhookSecret' | 'previousWebhookSecret'>;
   const rows = await run<Stored>(tx)`
     select id, webhook_secret as "webhookSecret",
            case when previous_webhook_secret_expires_at > clock_timestamp()
                 then previous_webhook_secret end as "previousWebhookSecret"
       from organizations
-     where not starts_with(webhook_secret, ${prefix})
-        or not starts_with(previous_webhook_secret, ${prefix})
+     where ${hasOldKey(key)}
      limit ${REENCRYPTED_PER_STEP}
        for no key update`;
   const renewed = rows.map(({ id, webhookSecret, previousWebhookSecret: previous }) => ({

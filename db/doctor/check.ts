@@ -1,4 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
+import { span, type Transaction } from '../client.ts';
 import type { KnownWindows } from '../requests/entitlements.ts';
 import FINDINGS from './findings.json' with { type: 'json' };
 
@@ -15,6 +16,9 @@ export interface DoctorRules extends KnownWindows {
  * about it.
  */
 export type FindingCode = keyof typeof FINDINGS;
+
+/** The default number of example ids per check. */
+export const EXAMPLES = 5;
 
 export interface CheckResult {
   readonly code: FindingCode;
@@ -40,6 +44,16 @@ export function resultOf(
   return { code, title: filled(title), explanation: filled(explanation), ...found };
 }
 
+/** Returns the result of a check that has read the ids of all its findings. */
+export function found(
+  code: FindingCode,
+  ids: readonly string[],
+  values?: Parameters<typeof resultOf>[2],
+): CheckResult {
+  const examples = ids.slice(0, EXAMPLES);
+  return resultOf(code, { findings: ids.length, examples }, values);
+}
+
 /** A group of checks that read the same rows, so that the rows are read only once. */
 export interface Pass {
   readonly from: SQL;
@@ -53,13 +67,33 @@ export interface Pass {
  * How late an automatic step may be before it is reported as a finding (ARCHITECTURE.md,
  * Invariants, S2 and S4).
  */
-export const GRACE = sql`interval '60 seconds'`;
+export const GRACE_SECONDS = 60;
+export const GRACE = span(GRACE_SECONDS * 1000);
+
+/** Runs the checks of passes, one pass after the other. */
+export async function runPasses(
+  tx: Transaction,
+  passes: readonly Pass[],
+  examples = EXAMPLES,
+): Promise<CheckResult[]> {
+  const checks: CheckResult[] = [];
+  for (const pass of passes) {
+    const rows = await tx.execute<{ code: string; findings: number; examples: string[] }>(
+      statement(pass, examples),
+    );
+    for (const code of Object.keys(pass.checks) as FindingCode[]) {
+      const { findings = 0, examples = [] } = rows.find((row) => row.code === code) ?? {};
+      checks.push(resultOf(code, { findings, examples }));
+    }
+  }
+  return checks;
+}
 
 /**
  * Returns the statement that counts the findings of a pass by check. The statement first drops the
  * rows that match no check, and then counts each remaining row for every check that it matches.
  */
-export function statement({ from, subject, checks }: Pass, examples: number): SQL {
+function statement({ from, subject, checks }: Pass, examples: number): SQL {
   const verdicts = Object.entries(checks).map(
     ([code, when]) => sql`(${code}, ${subject}, ${when})`,
   );

@@ -5,26 +5,10 @@ import { type Database, snapshot, type Transaction, transaction } from '../clien
 import { DatabaseError, Refusal } from '../errors.ts';
 import { settleIn } from '../requests/settle.ts';
 import type { organizations } from '../schema.ts';
-import {
-  type CheckResult,
-  type DoctorRules,
-  type FindingCode,
-  resultOf,
-  statement,
-} from './check.ts';
+import { type CheckResult, type DoctorRules, EXAMPLES, runPasses } from './check.ts';
 import { ledgerPasses } from './ledger.ts';
 import { REQUEST_PASSES } from './requests.ts';
 import { workPasses } from './work.ts';
-
-export interface Diagnosis {
-  /** The number of findings of all checks. It is 0 for a healthy database. */
-  readonly findings: number;
-  readonly checks: readonly CheckResult[];
-  readonly durationMs: number;
-}
-
-/** The default number of example ids per check. */
-const EXAMPLES = 5;
 
 /**
  * Checks all invariants (ARCHITECTURE.md, Invariants) that can be checked with the database only.
@@ -36,7 +20,7 @@ export async function diagnose(
   db: Database,
   rules: DoctorRules,
   examples = EXAMPLES,
-): Promise<Diagnosis> {
+): Promise<CheckResult[]> {
   return await snapshot(db, (tx) => runChecks(tx, rules, examples));
 }
 
@@ -45,20 +29,9 @@ export async function runChecks(
   tx: Transaction,
   rules: DoctorRules,
   examples = EXAMPLES,
-): Promise<Diagnosis> {
-  const begun = performance.now();
-  const checks: CheckResult[] = [];
-  for (const pass of [...ledgerPasses(rules), ...REQUEST_PASSES, ...workPasses(rules)]) {
-    const rows = await tx.execute<{ code: string; findings: number; examples: string[] }>(
-      statement(pass, examples),
-    );
-    for (const code of Object.keys(pass.checks) as FindingCode[]) {
-      const { findings = 0, examples = [] } = rows.find((row) => row.code === code) ?? {};
-      checks.push(resultOf(code, { findings, examples }));
-    }
-  }
-  const findings = checks.reduce((sum, check) => sum + check.findings, 0);
-  return { findings, checks, durationMs: Math.round(performance.now() - begun) };
+): Promise<CheckResult[]> {
+  const passes = [...ledgerPasses(rules), ...REQUEST_PASSES, ...workPasses(rules)];
+  return await runPasses(tx, passes, examples);
 }
 
 /** The changes of a repair, as numbers and ids. */
@@ -75,7 +48,7 @@ type Fix = (
   rules: DoctorRules,
 ) => Promise<Details | null>;
 
-export interface RepairRecord {
+interface RepairRecord {
   readonly check: string;
   readonly subject: string;
   readonly outcome: 'repaired' | 'left';
@@ -93,12 +66,12 @@ export interface RepairRecord {
 export async function repair(
   db: Database,
   by: ChangedBy,
-  diagnosis: Diagnosis,
+  checks: readonly CheckResult[],
   rules: DoctorRules,
 ): Promise<RepairRecord[]> {
   const records: RepairRecord[] = [];
   for (const [check, fix] of Object.entries(REPAIRS)) {
-    const found = diagnosis.checks.find(({ code }) => code === check);
+    const found = checks.find(({ code }) => code === check);
     for (const subject of found?.examples ?? []) {
       records.push(await repairOne(db, by, { check, fix, subject }, rules));
     }
@@ -156,9 +129,7 @@ async function findOwner(tx: Transaction, subject: string): Promise<string | nul
     union all
     select organization_id from requests where id = ${subject}
     union all
-    select coalesce(b.organization_id, d.organization_id)
-      from webhook_deliveries d left join batches b on b.id = d.batch_id
-     where d.id = ${subject}`);
+    select organization_id from webhook_deliveries where id = ${subject}`);
   return owner?.id ?? null;
 }
 
@@ -172,7 +143,8 @@ const REPAIRS: Readonly<Record<string, Fix>> = {
   delivery_attempts: recountAttempts,
   entitlement_unearned: rewriteEntitlement,
   entitlement_missing: addEntitlement,
-  hold_not_settled: releaseHold,
+  result_without_charge: settleHold,
+  hold_not_settled: settleHold,
   request_overdue: settleRequest,
   lookup_left_open: closeLookup,
 };
@@ -236,8 +208,8 @@ async function addEntitlement(tx: Transaction, requestId: string) {
   );
 }
 
-async function releaseHold(tx: Transaction, requestId: string) {
-  return await detailsOf(tx, sql`select release_hold(${requestId}) as details`);
+async function settleHold(tx: Transaction, requestId: string) {
+  return await detailsOf(tx, sql`select settle_hold(${requestId}) as details`);
 }
 
 async function settleRequest(tx: Transaction, requestId: string, rules: DoctorRules) {

@@ -1,6 +1,6 @@
 import type { Database } from '../client.ts';
 import { listApis, listVersions } from '../workers.ts';
-import { type CheckResult, type FindingCode, resultOf } from './check.ts';
+import { type CheckResult, type FindingCode, found, resultOf } from './check.ts';
 
 /**
  * Checks that at least one API process and one worker process are alive, and that every API process
@@ -29,11 +29,8 @@ function checkPlaces(
   apis: Awaited<ReturnType<typeof listApis>>,
   workerCount: number,
 ): CheckResult {
-  if (workerCount === 0) return resultOf('api_elsewhere', { findings: 0, examples: [] });
-  const stray = apis.filter((api) => !api.has_worker);
+  if (workerCount === 0) return found('api_elsewhere', []);
+  const stray = apis.filter((api) => !api.hasWorker);
   const places = stray.map(({ namespace, queue }) => `${namespace}/${queue}`);
-  return resultOf('api_elsewhere', {
-    findings: places.length,
-    examples: places.slice(0, 5),
-  });
+  return found('api_elsewhere', places);
 }

@@ -1,14 +1,24 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run } from '../client.ts';
+import { type Database, run, span } from '../client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
 
 /**
- * Returns the checks of batches, deliveries, sweeps, and Idempotency-Keys, and of the triggers,
- * constraints, and indexes that protect the data (ARCHITECTURE.md, Invariants, S1, S4, W1, I1).
+ * Returns the checks of batches, uploads, deliveries, sweeps, and Idempotency-Keys, of the triggers,
+ * constraints, and indexes that protect the data, and of the rights of the roles (ARCHITECTURE.md,
+ * Invariants, S1, S4, W1, I1).
  */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
-  return [BATCHES, deliveries(webhookScheduleMs), SWEEPS, IDEMPOTENCY, GUARDS];
+  return [
+    BATCHES,
+    CLOSED,
+    UPLOADS,
+    deliveries(webhookScheduleMs),
+    SWEEPS,
+    IDEMPOTENCY,
+    GUARDS,
+    RIGHTS,
+  ];
 }
 
 const BATCHES: Pass = {
@@ -51,11 +61,53 @@ const BATCHES: Pass = {
   },
 };
 
+/** Checks that the commands that close and erase organizations have reached their ends. */
+const CLOSED: Pass = {
+  from: sql`organizations o`,
+  subject: sql`o.id`,
+  checks: {
+    closed_but_open: sql`o.closed_at is not null and o.erased_at is null and exists (
+      select from batches b where b.organization_id = o.id and b.status = 'in-progress')`,
+    organization_half_erased: sql`o.erased_at is not null and exists (
+      select from batches b
+       where b.organization_id = o.id
+         and (num_nonnulls(b.webhook_url, b.custom_data) > 0
+              or exists (
+                select from requests r where r.batch_id = b.id and r.email is not null)))`,
+  },
+};
+
+/**
+ * Checks uploads that have parts to submit. While requests of an upload are open, its next part may
+ * wait. An upload expires seven days after it was started or continued.
+ */
+const UPLOADS: Pass = {
+  from: sql`
+    uploads u
+    left join (
+      select p.upload_id,
+             max(b.updated_at) as moved_at,
+             bool_or(b.completed_count < b.total) as is_open
+        from upload_parts p
+        join batches b on b.id = p.batch_id
+       group by p.upload_id) p on p.upload_id = u.id`,
+  subject: sql`u.id`,
+  checks: {
+    upload_stands_still: sql`u.started_at is not null
+        and u.submitted_at is null
+        and u.stop_reason is null
+        and p.is_open is not true
+        and greatest(p.moved_at, u.expires_at - interval '7 days')
+            < now() - interval '15 minutes'`,
+  },
+};
+
 /**
  * How late a delivery may be. It is longer than GRACE, because a delivery may wait for minutes
  * while its receiver has the maximum number of concurrent attempts.
  */
-const DELIVERY_GRACE = sql`interval '15 minutes'`;
+export const DELIVERY_GRACE_SECONDS = 900;
+const DELIVERY_GRACE = span(DELIVERY_GRACE_SECONDS * 1000);
 
 /**
  * Checks webhook deliveries. A delivery is also reported if its next attempt is too far in the
@@ -70,7 +122,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
     from: sql`
       webhook_deliveries d
       left join batches b on b.id = d.batch_id
-      left join organizations g on g.id = coalesce(b.organization_id, d.organization_id)
+      left join organizations g on g.id = d.organization_id
       left join requests r on r.id = d.request_id
       left join (
         select batch_id, max(settled_at) as completed_at from requests group by batch_id
@@ -94,6 +146,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
                  and coalesce(d.checked_at <= now() - interval '1 minute', true)
                or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
       delivery_secret_unreadable: sql`d.state = 'pending' and a.last_reason = 'secret_unreadable'`,
+      delivery_of_other_organization: sql`b.organization_id <> d.organization_id`,
       delivered_without_2xx: sql`d.state = 'delivered'
           and d.forgotten < d.attempts
           and a.accepted is not true`,
@@ -157,6 +210,14 @@ const GUARDS: Pass = {
   subject: sql`g.name`,
   checks: {
     guard_missing: sql`g.works is not true`,
+  },
+};
+
+const RIGHTS: Pass = {
+  from: sql`(select * from granted_rights except select * from rights) gone`,
+  subject: sql`concat_ws(' ', role, privilege, name)`,
+  checks: {
+    right_missing: sql`true`,
   },
 };
 

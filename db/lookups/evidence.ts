@@ -37,7 +37,13 @@ const MAX_REQUESTS = 20;
 /** The maximum number of checks without a lookup that are returned. */
 const MAX_CHECKS = 50;
 
-export type EvidenceRequest = typeof requests.$inferSelect;
+export interface EvidenceRequest extends Readonly<typeof requests.$inferSelect> {
+  /**
+   * True if the ledger has a charge for the request. If a completed request has none, doctor
+   * reports it.
+   */
+  readonly isCharged: boolean;
+}
 export interface EvidenceAttempt extends Readonly<typeof vendorAttempts.$inferSelect> {
   /** The cost of the credits. Null if the vendor's price is not configured. */
   readonly dollars: number | null;
@@ -117,8 +123,8 @@ export async function readEvidence(db: Database, about: About) {
       chapters: [...chapters].map(([id, own]) => ({
         lookup: found.lookups.find((lookup) => lookup.id === id) ?? null,
         /**
-         * Only the requests that the evidence was read for. Other requests of the same lookup are
-         * left out.
+         * The requests for which the evidence was read. Other requests of the same lookup are left
+         * out.
          */
         requests: own,
         attempts: found.attempts.filter(({ lookupId }) => lookupId === id),
@@ -145,8 +151,10 @@ async function readRequests(
   let isAskedFor: SQL | undefined;
   if ('requestId' in about) isAskedFor = eq(requests.id, about.requestId);
   else isAskedFor = and(eq(requests.npi, about.npi), isNull(requests.testOutcome));
+  const isCharged = sql<boolean>`exists (
+    select from ledger_entries where request_id = requests.id and kind = 'charge')`;
   return await tx
-    .select()
+    .select({ ...getTableColumns(requests), isCharged })
     .from(requests)
     .where(isAskedFor)
     .orderBy(desc(requests.acceptedAt), desc(requests.id))

@@ -3,6 +3,7 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
+  query,
   run,
   span,
   type Transaction,
@@ -139,6 +140,12 @@ export async function forgetMisses(
     });
     return forgotten.length;
   });
+}
+
+/** Counts the earlier lookups that `forgetMisses` would change. */
+export async function countMisses(db: Database, npi: string): Promise<number> {
+  const isKept = and(eq(lookups.npi, npi), isNotNull(lookups.facts));
+  return await query(db, (tx) => tx.$count(lookups, isKept));
 }
 
 /** A filter that selects results of checks that may be wrong, by time, reason, and verifier. */

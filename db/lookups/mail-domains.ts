@@ -18,8 +18,8 @@ export interface MailDomain {
   /** At most one mailbox per person, the newest ones. */
   readonly mailboxes: readonly NamedMailbox[];
   /**
-   * True if a verifier found an existing mailbox at the domain within the last 30 days, and the
-   * domain accepted mail for all addresses in no check of that time.
+   * True if a verifier found an existing mailbox at the domain within the last 30 days, and no
+   * check since then found that the domain accepts mail for all addresses.
    */
   readonly isVerifiable: boolean;
 }
@@ -28,8 +28,8 @@ export interface MailDomain {
 const MAX_ADDRESSES = 200;
 
 /**
- * Reads the valid addresses of the directory at domains. Addresses at their subdomains are
- * not read. A domain without a valid address in the directory is left out.
+ * Reads the valid addresses in the directory for each of the domains. Addresses at their subdomains
+ * are not read. A domain without a valid address in the directory is left out.
  */
 export async function readMailDomains(
   db: Database,

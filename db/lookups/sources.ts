@@ -1,13 +1,14 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { notInArray, type SQL, sql } from 'drizzle-orm';
 import {
   type Database,
   only,
+  query,
   run,
   span,
   type Transaction,
   transaction,
 } from '../client.ts';
-import type { sourceHealth } from '../schema.ts';
+import { sourceHealth } from '../schema.ts';
 
 // A source is a vendor, a verifier, or the NPI registry. Before each call, a worker asks
 // `admitCall` whether the call is allowed now. Circuit breakers, pauses, rate limits, and daily
@@ -113,6 +114,16 @@ const TRIAL_EVERY_MS = 8000;
  */
 const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
+/**
+ * The state of a source's breaker, from its row `h` of source_health. If a trial call has been due
+ * for 15 minutes, no request has needed the source. It is unknown whether the source works again,
+ * so it is not reported as a problem.
+ */
+export const BREAKER = sql`case
+  when h.state = 'open' and h.open_until <= clock_timestamp() - interval '15 minutes' then 'idle'
+  when h.state = 'open' and h.open_until <= clock_timestamp() then 'half_open'
+  else coalesce(h.state, 'closed')
+end`;
 
 /**
  * The distance between two calls is 3% longer than the rate limit requires. Calls start some
@@ -252,6 +263,16 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   }
 }
 
+/** Forgets the health of all sources except these, because an operator has removed them. */
+export async function forgetSources(
+  db: Database,
+  kept: readonly string[],
+): Promise<void> {
+  await query(db, (tx) =>
+    tx.delete(sourceHealth).where(notInArray(sourceHealth.source, [...kept])),
+  );
+}
+
 /**
  * Records the outcome of a call that has no row in vendor_attempts, such as a verifier's, and
  * returns its unspent credits to the daily budget.
@@ -330,8 +351,11 @@ export interface SourceStats extends Record<string, unknown> {
   readonly waiting: number;
   /** The number of failed calls by state and reason, such as `retry: rate_limit`. */
   readonly errors: Readonly<Record<string, number>>;
-  /** `trial`: open, and the next call is admitted as a trial that may close it. */
-  readonly breaker: 'closed' | 'open' | 'trial';
+  /**
+   * `half_open`: the next call is admitted as a trial that may close the breaker. `idle`: no request
+   * has needed this trial for 15 minutes.
+   */
+  readonly breaker: 'closed' | 'half_open' | 'idle' | 'open';
   readonly openUntil: string | null;
   /** The end of the pause that the source asked for; null if it has passed. */
   readonly pausedUntil: string | null;
@@ -430,10 +454,7 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
            f.p95_waited as "p95WaitedMs",
            coalesce(w.requests, 0) as waiting,
            coalesce(e.errors, '{}') as errors,
-           case
-             when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
-             else coalesce(h.state, 'closed')
-           end as breaker,
+           ${BREAKER} as breaker,
            case when h.state = 'open' then ${openUntil} end as "openUntil",
            case when h.paused_until > clock_timestamp() then ${pausedUntil} end as "pausedUntil",
            h.last_error as "lastError",

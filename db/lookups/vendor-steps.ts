@@ -87,7 +87,7 @@ export async function beginVendorStep(db: Database, call: VendorCall): Promise<N
     } else {
       const joined = { ...state, lookupId };
       const step = await perform(db, call, joined, decide(call, joined));
-      // Without a step, the state has changed and is read again.
+      // If there is no step, the state has changed, so it is read again.
       if (step) return step;
     }
   }

@@ -27,7 +27,11 @@ CREATE TABLE "organizations" (
 	"webhooks_suspended" boolean DEFAULT false NOT NULL,
 	"suspended" boolean DEFAULT false NOT NULL,
 	"created_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
+	"closed_at" timestamp (3) with time zone,
+	"erased_at" timestamp (3) with time zone,
 	CONSTRAINT "organizations_sandbox_of_key" UNIQUE("sandbox_of"),
+	CONSTRAINT "organizations_closed_is_suspended" CHECK (closed_at is null or suspended and webhooks_suspended),
+	CONSTRAINT "organizations_erased_is_closed" CHECK (erased_at is null or closed_at is not null),
 	CONSTRAINT "organizations_name_check" CHECK (length(name) between 1 and 200),
 	CONSTRAINT "organizations_requests_per_minute_check" CHECK (requests_per_minute between 1 and 100000),
 	CONSTRAINT "organizations_check" CHECK ((previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null)),
@@ -246,6 +250,13 @@ CREATE TABLE "vendor_profiles" (
 	CONSTRAINT "vendor_profiles_content_check" CHECK (given_names is not null or employer_domain is not null)
 );
 
+CREATE TABLE "routines" (
+	"kind" text PRIMARY KEY NOT NULL,
+	"ended_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
+	"findings" integer DEFAULT 0 NOT NULL,
+	CONSTRAINT "routines_kind_check" CHECK (kind in ('doctor', 'backup'))
+);
+
 CREATE TABLE "sweeps" (
 	"one" boolean PRIMARY KEY DEFAULT true NOT NULL,
 	"due_at" timestamp (3) with time zone NOT NULL,
@@ -428,7 +439,7 @@ CREATE TABLE "batches" (
 	CONSTRAINT "batches_check" CHECK (completed_count between 0 and total),
 	CONSTRAINT "batches_webhook_mode_check" CHECK (webhook_mode in ('real-time', 'batch')),
 	CONSTRAINT "batches_custom_data_check" CHECK (octet_length(custom_data) <= 16384),
-	CONSTRAINT "batches_check1" CHECK ((webhook_url is null) = (webhook_mode is null)),
+	CONSTRAINT "batches_check1" CHECK (webhook_url is null or webhook_mode is not null),
 	CONSTRAINT "batches_check2" CHECK (submitted_as = 'bulk' or total = 1)
 );
 
@@ -502,6 +513,38 @@ CREATE TABLE "requests" (
 	CONSTRAINT "requests_test_joins_no_lookup" CHECK (num_nonnulls(test_outcome, lookup_id) < 2)
 );
 
+CREATE TABLE "upload_parts" (
+	"upload_id" text NOT NULL,
+	"position" integer NOT NULL,
+	"npis" text[] NOT NULL,
+	"batch_id" text,
+	CONSTRAINT "upload_parts_pkey" PRIMARY KEY("upload_id","position"),
+	CONSTRAINT "upload_parts_batch_id_key" UNIQUE("batch_id"),
+	CONSTRAINT "upload_parts_npis_check" CHECK (cardinality(npis) between 1 and 60)
+);
+
+CREATE TABLE "uploads" (
+	"id" text PRIMARY KEY NOT NULL,
+	"organization_id" text NOT NULL,
+	"api_key_id" text NOT NULL,
+	"file_name" text NOT NULL,
+	"content" "bytea" NOT NULL,
+	"created_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
+	"expires_at" timestamp (3) with time zone NOT NULL,
+	"started_at" timestamp (3) with time zone,
+	"npi_column" smallint,
+	"requested_type" text,
+	"submitted_at" timestamp (3) with time zone,
+	"stop_reason" text,
+	"checked_at" timestamp (3) with time zone,
+	CONSTRAINT "uploads_file_name_check" CHECK (length(file_name) between 1 and 200),
+	CONSTRAINT "uploads_content_check" CHECK (octet_length(content) <= 5000000),
+	CONSTRAINT "uploads_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal')),
+	CONSTRAINT "uploads_stop_reason_check" CHECK (stop_reason in ('customer', 'operator', 'credits', 'key')),
+	CONSTRAINT "uploads_started" CHECK (num_nonnulls(started_at, npi_column, requested_type, checked_at) in (0, 4)),
+	CONSTRAINT "uploads_draft_has_no_end" CHECK (started_at is not null or num_nonnulls(submitted_at, stop_reason) = 0)
+);
+
 CREATE TABLE "low_credit_alerts" (
 	"organization_id" text PRIMARY KEY NOT NULL,
 	"threshold" bigint NOT NULL,
@@ -535,7 +578,7 @@ CREATE TABLE "webhook_deliveries" (
 	"id" text PRIMARY KEY NOT NULL,
 	"batch_id" text,
 	"request_id" text,
-	"organization_id" text,
+	"organization_id" text NOT NULL,
 	"url" text,
 	"body" text,
 	"state" text NOT NULL,
@@ -554,8 +597,8 @@ CREATE TABLE "webhook_deliveries" (
 	CONSTRAINT "webhook_deliveries_batch_id_request_id_key" UNIQUE("batch_id","request_id"),
 	CONSTRAINT "webhook_deliveries_of_batch_or_message" CHECK (case
         when batch_id is null
-          then request_id is null and num_nulls(organization_id, url, body) = 0
-        else num_nonnulls(organization_id, url, body) = 0
+          then request_id is null and num_nulls(url, body) = 0
+        else num_nonnulls(url, body) = 0
       end),
 	CONSTRAINT "webhook_deliveries_state_check" CHECK (state in ('pending', 'delivered', 'failed', 'none')),
 	CONSTRAINT "webhook_deliveries_check" CHECK ((decided_at is null) = (state in ('pending', 'none'))),
@@ -596,6 +639,10 @@ ALTER TABLE "batches" ADD CONSTRAINT "batches_organization_id_fkey" FOREIGN KEY 
 ALTER TABLE "batches" ADD CONSTRAINT "batches_api_key_id_fkey" FOREIGN KEY ("api_key_id") REFERENCES "public"."api_keys"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "idempotency_keys" ADD CONSTRAINT "idempotency_keys_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "requests" ADD CONSTRAINT "requests_lookup_id_fkey" FOREIGN KEY ("lookup_id") REFERENCES "public"."lookups"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "upload_parts" ADD CONSTRAINT "upload_parts_upload_id_fkey" FOREIGN KEY ("upload_id") REFERENCES "public"."uploads"("id") ON DELETE cascade ON UPDATE no action;
+ALTER TABLE "upload_parts" ADD CONSTRAINT "upload_parts_batch_id_fkey" FOREIGN KEY ("batch_id") REFERENCES "public"."batches"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "uploads" ADD CONSTRAINT "uploads_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "uploads" ADD CONSTRAINT "uploads_api_key_id_fkey" FOREIGN KEY ("api_key_id") REFERENCES "public"."api_keys"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "low_credit_alerts" ADD CONSTRAINT "low_credit_alerts_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_attempts" ADD CONSTRAINT "webhook_attempts_delivery_id_fkey" FOREIGN KEY ("delivery_id") REFERENCES "public"."webhook_deliveries"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_batch_id_fkey" FOREIGN KEY ("batch_id") REFERENCES "public"."batches"("id") ON DELETE no action ON UPDATE no action;
@@ -620,7 +667,7 @@ CREATE INDEX "stored_emails_catch_all" ON "stored_emails" USING btree (split_par
 CREATE UNIQUE INDEX "vendor_attempts_open" ON "vendor_attempts" USING btree ("lookup_id","vendor") WHERE ended_at is null;
 CREATE INDEX "vendor_attempts_by_time" ON "vendor_attempts" USING btree ("started_at");
 CREATE INDEX "vendor_profiles_by_age" ON "vendor_profiles" USING btree ("seen_at");
-CREATE INDEX "audit_log_privacy_requests" ON "audit_log" USING btree ("id") WHERE action in ('privacy.export', 'privacy.erase', 'suppressions.add');
+CREATE INDEX "audit_log_privacy_requests" ON "audit_log" USING btree ("id") WHERE action in ('privacy.export', 'privacy.erase', 'org.erase', 'suppressions.add');
 CREATE INDEX "clinician_practices_by_group" ON "clinician_practices" USING btree ("pac_id") WHERE pac_id <> '';
 CREATE INDEX "provider_endpoints_by_address" ON "provider_endpoints" USING btree (endpoint_address(endpoint)) WHERE endpoint like '%@%';
 CREATE INDEX "provider_locations_by_phone" ON "provider_locations" USING btree ("phone_key");
@@ -641,8 +688,12 @@ CREATE INDEX "requests_by_settlement" ON "requests" USING brin ("settled_at");
 CREATE INDEX "requests_by_lookup" ON "requests" USING btree ("lookup_id") WHERE lookup_id is not null;
 CREATE INDEX "requests_by_email" ON "requests" USING btree ("email") WHERE email is not null;
 CREATE INDEX "requests_answers_by_age" ON "requests" USING btree ("settled_at") WHERE email is not null;
+CREATE INDEX "uploads_by_organization" ON "uploads" USING btree ("organization_id");
+CREATE INDEX "uploads_by_expiry" ON "uploads" USING btree ("expires_at");
+CREATE INDEX "uploads_to_submit" ON "uploads" USING btree ("checked_at") WHERE started_at is not null and submitted_at is null and stop_reason is null;
 CREATE INDEX "webhook_attempts_by_age" ON "webhook_attempts" USING btree ("started_at");
 CREATE UNIQUE INDEX "webhook_deliveries_of_batch" ON "webhook_deliveries" USING btree ("batch_id") WHERE request_id is null;
+CREATE INDEX "webhook_deliveries_by_organization" ON "webhook_deliveries" USING btree ("organization_id","state","created_at");
 CREATE INDEX "webhook_deliveries_pending" ON "webhook_deliveries" USING btree ("batch_id") WHERE state = 'pending';
 CREATE INDEX "webhook_deliveries_to_look_after" ON "webhook_deliveries" USING btree (greatest(checked_at, due_at, created_at)) WHERE state = 'pending';
 CREATE INDEX "webhook_deliveries_failed" ON "webhook_deliveries" USING btree ("decided_at") WHERE state = 'failed';

@@ -13,6 +13,19 @@ create trigger batches_kept before delete or update of id, organization_id on ba
 create trigger requests_kept before delete or update of id, batch_id, organization_id on requests
   for each row execute function refuse_change();
 
+-- Rejects a submit that was authenticated before its organization was closed.
+create function refuse_closed_organization() returns trigger language plpgsql as $$
+begin
+  if exists (select from organizations where id = new.organization_id and closed_at is not null) then
+    raise exception 'organization % is closed', new.organization_id
+      using errcode = 'check_violation', constraint = 'batches_of_open_organization';
+  end if;
+  return new;
+end $$;
+
+create trigger batches_of_open_organization before insert on batches
+  for each row execute function refuse_closed_organization();
+
 create function guard_request_state() returns trigger language plpgsql as $$
 begin
   if new.cost <> old.cost then
@@ -61,7 +74,7 @@ begin
        set completed_count = b.completed_count + n.settled, updated_at = greatest(b.updated_at, n.at)
      where b.id = n.batch_id and b.organization_id = n.organization_id;
     if not found then
-      raise exception 'a request is of a batch of its organization'
+      raise exception 'a request and its batch must have the same organization'
         using errcode = 'foreign_key_violation', constraint = 'requests_batch';
     end if;
   end loop;

@@ -11,7 +11,7 @@ create trigger ledger_entries_no_truncate before truncate on ledger_entries
 -- and adjustments have no request and are inserted by operators.
 create function refuse_entry() returns trigger language plpgsql as $$
 begin
-  raise exception 'a % follows from its request, and is not written by itself', new.kind
+  raise exception 'a % is written only by the triggers of requests', new.kind
     using errcode = 'insufficient_privilege', constraint = 'ledger_entries_follow';
 end $$;
 
@@ -45,7 +45,7 @@ begin
            held = b.held + n.held, used = b.used + n.used
      where b.organization_id = n.organization_id;
     if not found then
-      raise exception 'the ledger is for organizations only'
+      raise exception 'a ledger entry must belong to an existing organization'
         using errcode = 'foreign_key_violation', constraint = 'ledger_entries_organization';
     end if;
   end loop;
@@ -66,12 +66,12 @@ begin
      where (r.organization_id, r.npi, r.email_type, r.credits_used > 0)
            is distinct from (e.organization_id, e.npi, e.email_type, true)
   ) then
-    raise exception 'what entitles to an answer is a charge for it, of the same organization'
+    raise exception 'an entitlement must have a charge for the same organization, NPI, and type'
       using errcode = 'foreign_key_violation', constraint = 'entitlements_charged';
   end if;
   -- One minute is tolerated, because the clock may be slightly behind after a failover.
   if exists (select from entitled where charged_at > clock_timestamp() + interval '1 minute') then
-    raise exception 'the charge of an entitlement is in the future' using errcode = 'check_violation', constraint = 'entitlements_charged';
+    raise exception 'an entitlement must not be dated in the future' using errcode = 'check_violation', constraint = 'entitlements_charged';
   end if;
   return null;
 end $$;
@@ -86,8 +86,8 @@ create trigger entitlements_charged_again after update on entitlements
 alter table daily_usage set (fillfactor = 50);
 
 -- Adds the requests that became final in this statement to the sums of their day. An erased request
--- was already final, so it is not added again. Rows are locked in their order, so that two
--- statements cannot deadlock.
+-- was already final, so it is not added again. Rows are locked in the order of their keys, so that
+-- two statements cannot deadlock.
 create function sum_settled_requests() returns trigger language plpgsql as $$
 begin
   insert into daily_usage as d (

@@ -42,14 +42,21 @@ create function rewrite_entitlement(an_organization text, an_npi text, a_type te
    where (was.request_id, was.charged_at) is distinct from (earned.id, earned.settled_at)
 $$;
 
--- Releases the held credits of a final request that was neither charged nor released.
-create function release_hold(a_request text) returns jsonb language sql as $$
-  insert into ledger_entries (organization_id, request_id, kind, amount)
-  select r.organization_id, r.id, 'release', hold.amount
-    from requests r join ledger_entries hold on hold.request_id = r.id and hold.kind = 'hold'
-   where r.id = a_request and r.settled_at is not null and r.credits_used = 0
+-- Charges or releases the held credits of a final request for which neither was done. A charge gets
+-- the time of the result.
+create function settle_hold(a_request text) returns jsonb language sql as $$
+  insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+  select r.organization_id, r.id, settlement.*
+    from requests r
+    join ledger_entries hold on hold.request_id = r.id and hold.kind = 'hold'
+   cross join lateral (
+      select 'charge', hold.amount, r.settled_at where r.credits_used = hold.amount
+      union all
+      select 'release', hold.amount, clock_timestamp() where r.credits_used = 0
+    ) settlement
+   where r.id = a_request and r.settled_at is not null
      and not exists (select from ledger_entries where request_id = r.id and kind <> 'hold')
-  returning jsonb_build_object('released', amount)
+  returning jsonb_build_object(kind, amount)
 $$;
 
 -- Blocks all submits and settlements until the calling transaction ends.
@@ -62,3 +69,27 @@ create function analyze_providers() returns void language plpgsql as $$
 begin
   analyze providers, provider_endpoints, provider_other_names, provider_locations, clinician_practices;
 end $$;
+
+insert into routines (kind) values ('doctor'), ('backup');
+
+-- Fails with the code 53100 if the disk is full: 64 kB of memory are too few, so PostgreSQL writes a
+-- temporary file of a megabyte.
+create function write_temporary_file() returns bigint language sql set work_mem = '64kB' as $$
+  select count(*) from generate_series(1, 40000)
+$$;
+
+-- Lists the rights of our roles on tables and columns.
+create view rights as
+  select a.grantee::regrole::text as role, lower(a.privilege_type) as privilege, o.name
+    from (
+      select relnamespace, relname::text as name, relacl as acl from pg_class
+      union all
+      select relnamespace, relname || '.' || attname, attacl from pg_attribute join pg_class on pg_class.oid = attrelid
+    ) o
+   cross join aclexplode(o.acl) a
+   where o.relnamespace = 'public'::regnamespace
+     and a.grantee in (select oid from pg_roles where rolname in ('npe_api', 'npe_worker', 'npe_operator', 'npe_viewer'));
+
+-- Stores the rights that the last migration granted. The doctor reports rights that were revoked
+-- since.
+create materialized view granted_rights as select * from rights with no data;

@@ -38,7 +38,8 @@ export interface AskedBy extends ChangedBy {
 
 /**
  * Lists all privacy requests, the newest first. They are read from the audit log, which cannot be
- * rewritten. An objection is a suppression that an operator added. Its reason says who objected and
+ * rewritten. The erasure of an organization is one of them, because it has to be repeated after a
+ * restore. An objection is a suppression that an operator added. Its reason says who objected and
  * when.
  */
 export async function listPrivacyRequests(db: Database, limit: number) {
@@ -47,9 +48,10 @@ export async function listPrivacyRequests(db: Database, limit: number) {
       .select({
         receivedAt: sql<string | null>`details ->> 'received_at'`,
         doneAt: auditLog.at,
-        kind: sql<'export' | 'erasure' | 'objection'>`case action
+        kind: sql<'export' | 'erasure' | 'organization' | 'objection'>`case action
           when 'privacy.export' then 'export'
           when 'privacy.erase' then 'erasure'
+          when 'org.erase' then 'organization'
           else 'objection'
         end`,
         askedBy: sql<string | null>`details ->> 'asked_by'`,
@@ -58,7 +60,7 @@ export async function listPrivacyRequests(db: Database, limit: number) {
         reason: auditLog.reason,
       })
       .from(auditLog)
-      .where(sql`action in ('privacy.export', 'privacy.erase')
+      .where(sql`action in ('privacy.export', 'privacy.erase', 'org.erase')
         or action = 'suppressions.add' and details ->> 'origin' = 'operator'`)
       .orderBy(desc(auditLog.id))
       .limit(limit),
@@ -178,8 +180,8 @@ const PAUSE_MS = 500;
  * tries again, five times in total. Safe to repeat.
  * @param isRehearsal true to roll everything back and only return the numbers of rows that would be
  * removed; the audit log then gets no entry
- * @returns the numbers of removed rows by kind; `tombstones` is the number of suppressions that
- * were added, or that existed with another origin
+ * @returns the numbers of removed rows by kind, and as `suppressions` the number of those that were
+ * added, or that existed with another origin
  * @throws {DatabaseError} 55P03 if it could not get its locks; nothing was erased
  */
 export async function eraseSubject(
@@ -307,11 +309,11 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
       delete from provider_endpoints
        where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)} returning 1
     )
-    select (select count(*)::int from tombstones) as tombstones,
+    select (select count(*)::int from tombstones) as suppressions,
            (select count(*)::int from stored) as "storedEmails",
            (select count(*)::int from checks) as "emailChecks",
-           (select count(*)::int from erased) as answers,
+           (select count(*)::int from erased) as results,
            (select count(*)::int from excerpts) as "receiverExcerpts",
-           (select count(*)::int from profiles) as profiles,
+           (select count(*)::int from profiles) as "vendorProfiles",
            (select count(*)::int from endpoints) as endpoints`;
 }

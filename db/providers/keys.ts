@@ -52,7 +52,7 @@ function addressKey(lines: string, postalCode: string | null): string | null {
     .split(/[^\p{L}\p{N}]+/u)
     .filter((word) => word !== '')
     .map((word) => STREET_WORDS.get(word) ?? word)
-    // `STE # 5` has become `STE STE 5`. Keep one STE.
+    // Removes the second STE of `STE STE 5`, which comes from `STE # 5`.
     .filter((word, index, all) => word !== 'STE' || all[index + 1] !== 'STE');
   if (spelled.length === 0) return null;
   return `${spelled.join(' ')}|${zip}`;

@@ -20,6 +20,8 @@ export interface BatchFilter extends Period {
   readonly status: BatchStatus | null;
   /** Only batches that contain this NPI. */
   readonly npi: string | null;
+  /** Only batches that were submitted with this key. */
+  readonly keyId: string | null;
 }
 
 /**
@@ -39,6 +41,7 @@ export async function listBatches(
       .select({
         batchId: batches.id,
         organizationId: batches.organizationId,
+        apiKeyId: batches.apiKeyId,
         status: batches.status,
         submittedAs: batches.submittedAs,
         requestedType: batches.requestedType,
@@ -58,7 +61,7 @@ export async function listBatches(
 
 function matching(
   organization: string | null,
-  { status, since, until, npi }: BatchFilter,
+  { status, since, until, npi, keyId }: BatchFilter,
   after: Page['after'],
 ): SQL {
   const conditions = [
@@ -69,6 +72,7 @@ function matching(
   // The status is a literal and not a parameter, so that PostgreSQL can use the index
   // batches_in_progress.
   if (status) conditions.push(sql.raw(`status = '${status}'`));
+  if (keyId) conditions.push(sql`api_key_id = ${keyId}`);
   if (npi) {
     conditions.push(sql`id = any(array(
       select batch_id from requests where npi = ${npi} and organization_id = ${organization}))`);

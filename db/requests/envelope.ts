@@ -334,7 +334,8 @@ function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
   return order.find((state) => states.includes(state)) ?? 'none';
 }
 
-function dataItem(item: Item) {
+/** Returns a member of `data`. */
+export function dataItem(item: Item) {
   let lastValidated: string | null = null;
   if (item.validatedAt !== null) lastValidated = new Date(item.validatedAt).toISOString();
   return {

@@ -1,6 +1,7 @@
 import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
+import { readable } from '../readable.ts';
 import {
   batches,
   requests,
@@ -10,8 +11,8 @@ import {
 } from '../schema.ts';
 
 // Reads a batch for operators, with emails, the webhook's URL, and the receiver's responses. The
-// caller decides which parts to show. Only `custom_data` is left out, because its content is
-// private to the client.
+// caller decides which parts to show. These parts are null for viewers. Only `custom_data` is left
+// out, because its content is private to the client.
 
 const { customData: _customData, ...BATCH } = getTableColumns(batches);
 const {
@@ -59,11 +60,14 @@ export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
  */
 export async function inspectBatch(db: Database, batchId: string) {
   return await query(db, async (tx) => {
-    const [batch] = await tx.select(BATCH).from(batches).where(eq(batches.id, batchId));
+    const [batch] = await tx
+      .select(await readable(tx, BATCH))
+      .from(batches)
+      .where(eq(batches.id, batchId));
     if (!batch) throw new Refusal('batch_missing');
     const ofBatch = eq(requests.batchId, batchId);
     const asked = await tx
-      .select(REQUEST)
+      .select(await readable(tx, REQUEST))
       .from(requests)
       .where(ofBatch)
       .orderBy(asc(requests.position));
@@ -78,12 +82,12 @@ export async function inspectBatch(db: Database, batchId: string) {
         asc(vendorAttempts.n),
       );
     const deliveries = await tx
-      .select(DELIVERY)
+      .select(await readable(tx, DELIVERY))
       .from(webhookDeliveries)
       .where(eq(webhookDeliveries.batchId, batchId))
       .orderBy(asc(webhookDeliveries.createdAt), asc(webhookDeliveries.id));
     const attempts = await tx
-      .select(getTableColumns(webhookAttempts))
+      .select(await readable(tx, getTableColumns(webhookAttempts)))
       .from(webhookAttempts)
       .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
       .where(eq(webhookDeliveries.batchId, batchId))

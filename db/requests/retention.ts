@@ -29,6 +29,8 @@ const MAX_ROWS = 1000;
  * webhook_attempts.
  */
 const MAX_FREQUENT_ROWS = 5000;
+/** The same maximum for uploads, each of which has a file of up to 5 MB. */
+const MAX_FILES = 100;
 
 /**
  * Deletes data whose retention has ended, and addresses that we may no longer keep. Each call
@@ -69,6 +71,7 @@ function stepsOf({
     webhookAttempts(webhookLogMs),
     webhookHosts(webhookLogMs),
     webhookNetworks(),
+    uploads(),
   ];
 }
 
@@ -218,6 +221,16 @@ function webhookNetworks(): SQL {
        select ctid from webhook_networks
         where spent_until < clock_timestamp()
         order by spent_until limit ${MAX_FREQUENT_ROWS} for update skip locked))`;
+}
+
+/** Deletes uploads with their files at the end of their week, or a draft at the end of its day. */
+function uploads(): SQL {
+  return sql`
+    delete from uploads
+     where id in (
+       select id from uploads
+        where expires_at <= now()
+        order by expires_at limit ${MAX_FILES} for update skip locked)`;
 }
 
 function olderThan(column: string, ms: number): SQL {

@@ -208,20 +208,34 @@ export async function settleOverdue(
       )
       .limit(limit)
       .for('update', { skipLocked: true });
-    if (overdue.length === 0) return [];
-    const ids = sql.param(overdue.map(({ id }) => id));
-    const settled = await tx
-      .update(requests)
-      .set({ status: 'failed', reason: 'deadline', settledAt: at })
-      .where(sql`${requests.id} = any(${ids})`)
-      .returning();
-    await run(tx)`select close_lookups(${ids})`;
-    return settled.map((request) => ({
-      requestId: request.id,
-      batchId: request.batchId,
-      ...settlementOf(request, at, true),
-    }));
+    const ids = overdue.map(({ id }) => id);
+    return await failAll(tx, ids, 'deadline', at);
   });
   for (const one of ended) countSettled(one);
   return ended;
+}
+
+/**
+ * Settles open requests of one organization as `failed`, in one statement. The caller has locked the
+ * organization's balance and the requests.
+ */
+export async function failAll(
+  tx: Transaction,
+  requestIds: readonly string[],
+  reason: string,
+  at: Date,
+) {
+  if (requestIds.length === 0) return [];
+  const ids = sql.param(requestIds);
+  const settled = await tx
+    .update(requests)
+    .set({ status: 'failed', reason, settledAt: at })
+    .where(sql`${requests.id} = any(${ids})`)
+    .returning();
+  await run(tx)`select close_lookups(${ids})`;
+  return settled.map((request) => ({
+    requestId: request.id,
+    batchId: request.batchId,
+    ...settlementOf(request, at, true),
+  }));
 }

@@ -2,7 +2,7 @@ import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
 import { type Database, run, span, type Transaction, transaction } from '../client.ts';
-import { DatabaseError, Refusal } from '../errors.ts';
+import { DatabaseError, Refusal, violates } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
 import {
@@ -67,6 +67,8 @@ export type SubmitOutcome =
   | { readonly kind: 'mismatch' }
   /** Another submit with the same Idempotency-Key was still running after we waited for 5 s. */
   | { readonly kind: 'running' }
+  /** The organization was closed after the client was authenticated. */
+  | { readonly kind: 'closed' }
   | ({ readonly kind: 'insufficient'; readonly required: number } & Pick<
       Balance,
       'available' | 'held'
@@ -143,6 +145,8 @@ export async function submit(
     if (error instanceof Refused) return error.outcome;
     if (claimingKey && error instanceof DatabaseError && error.code === '55P03')
       return { kind: 'running' };
+    const isClosed = violates(error, 'batches_of_open_organization');
+    if (isClosed) return { kind: 'closed' };
     throw error;
   }
 }
@@ -424,8 +428,9 @@ async function insertBatch(
               ${batch.customData}, ${batch.createdAt}, ${batch.createdAt}, ${batch.deadlineAt})
       returning *
     ), delivered as (
-      insert into webhook_deliveries (id, batch_id, request_id, state, created_at)
-      select d.id, batch.id, "requestId", state, batch.created_at
+      insert into webhook_deliveries
+        (id, batch_id, request_id, organization_id, state, created_at)
+      select d.id, batch.id, "requestId", batch.organization_id, state, batch.created_at
         from batch, json_to_recordset(${JSON.stringify(deliveries)}::json)
                d (id text, "requestId" text, state text)
     )

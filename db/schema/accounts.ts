@@ -11,6 +11,9 @@ import {
 } from 'drizzle-orm/pg-core';
 import { bytea, clockTime, time } from './columns.ts';
 
+/** The rate limit of a new organization, in requests per minute. */
+export const USUAL_RATE = 100;
+
 export const organizations = pgTable(
   'organizations',
   {
@@ -18,7 +21,7 @@ export const organizations = pgTable(
     /** The organization whose test keys use this sandbox; null for other organizations. */
     sandboxOf: text('sandbox_of').unique('organizations_sandbox_of_key'),
     name: text('name').notNull(),
-    requestsPerMinute: integer('requests_per_minute').notNull().default(100),
+    requestsPerMinute: integer('requests_per_minute').notNull().default(USUAL_RATE),
     webhookSecret: text('webhook_secret').notNull(),
     previousWebhookSecret: text('previous_webhook_secret'),
     previousWebhookSecretExpiresAt: time('previous_webhook_secret_expires_at'),
@@ -29,6 +32,10 @@ export const organizations = pgTable(
      */
     suspended: boolean('suspended').notNull().default(false),
     createdAt: time('created_at').notNull().default(clockTime),
+    /** Set while the organization is closed: it is suspended, and submits are rejected. */
+    closedAt: time('closed_at'),
+    /** The time when its name, keys, and secrets were erased. Then it stays closed. */
+    erasedAt: time('erased_at'),
   },
   (table) => [
     foreignKey({
@@ -36,6 +43,14 @@ export const organizations = pgTable(
       columns: [table.sandboxOf],
       foreignColumns: [table.id],
     }),
+    check(
+      'organizations_closed_is_suspended',
+      sql`closed_at is null or suspended and webhooks_suspended`,
+    ),
+    check(
+      'organizations_erased_is_closed',
+      sql`erased_at is null or closed_at is not null`,
+    ),
     check('organizations_name_check', sql`length(name) between 1 and 200`),
     check(
       'organizations_requests_per_minute_check',
@@ -104,7 +119,8 @@ export const apiKeys = pgTable(
  * The sliding window that limits the requests of an API key. `hits` holds the times of admitted
  * requests, oldest first, and `counts` holds the number of requests at each time. All requests
  * within one second are counted at the time of the last one, so that a row stays small even with a
- * high limit.
+ * high limit. The last hit stays after it has left the window, and shows when the key was last
+ * used.
  */
 export const rateWindows = pgTable(
   'rate_windows',

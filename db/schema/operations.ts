@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { boolean, check, pgTable, text } from 'drizzle-orm/pg-core';
+import { boolean, check, integer, pgTable, text } from 'drizzle-orm/pg-core';
 import { clockTime, time } from './columns.ts';
 
 /**
@@ -50,4 +50,20 @@ export const sweeps = pgTable(
     namespace: text('namespace'),
   },
   () => [check('sweeps_one_check', sql`one`)],
+);
+
+/**
+ * The regular work that operators schedule, with a row for each kind. The migration inserts the
+ * rows, so a new database counts as examined and backed up when it was made.
+ */
+export const routines = pgTable(
+  'routines',
+  {
+    kind: text('kind').$type<'doctor' | 'backup'>().primaryKey(),
+    /** The time when the last run ended. */
+    endedAt: time('ended_at').notNull().default(clockTime),
+    /** The findings of the doctor's last run. It is 0 for a backup. */
+    findings: integer('findings').notNull().default(0),
+  },
+  () => [check('routines_kind_check', sql`kind in ('doctor', 'backup')`)],
 );

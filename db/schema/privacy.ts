@@ -90,6 +90,8 @@ export const auditLog = pgTable(
     check('audit_log_reason_check', sql`length(reason) between 1 and 1000`),
     index('audit_log_privacy_requests')
       .on(table.id)
-      .where(sql`action in ('privacy.export', 'privacy.erase', 'suppressions.add')`),
+      .where(
+        sql`action in ('privacy.export', 'privacy.erase', 'org.erase', 'suppressions.add')`,
+      ),
   ],
 );

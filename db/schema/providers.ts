@@ -14,8 +14,8 @@ import {
 import type * as words from '../words.ts';
 import { bytewiseText, clockTime, count, time } from './columns.ts';
 
-// Data about providers from NPPES, from other CMS files, and from operators. Also a table of all
-// imports of files.
+// Data about providers from NPPES, from other CMS files, and from operators. One table records each
+// import of a file.
 
 /**
  * A row per NPI. Unused columns of NPPES (sex, taxonomy, licenses, mailing address) are not stored.

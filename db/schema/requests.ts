@@ -117,7 +117,8 @@ export const batches = pgTable(
     check('batches_check', sql`completed_count between 0 and total`),
     check('batches_webhook_mode_check', sql`webhook_mode in ('real-time', 'batch')`),
     check('batches_custom_data_check', sql`octet_length(custom_data) <= 16384`),
-    check('batches_check1', sql`(webhook_url is null) = (webhook_mode is null)`),
+    // The erasure of an organization deletes the URL and keeps the mode.
+    check('batches_check1', sql`webhook_url is null or webhook_mode is not null`),
     check('batches_check2', sql`submitted_as = 'bulk' or total = 1`),
     index('batches_to_start').on(table.createdAt).where(sql`started_at is null`),
     index('batches_in_progress').on(table.id).where(sql`status = 'in-progress'`),

@@ -150,9 +150,8 @@ async function readLoad(
              where a.started_at > (select clock_timestamp()) - ${span(1000)}
                and t.leased_host = ${host}) as "lastSecond"
       from webhook_deliveries d
-      left join batches b on b.id = d.batch_id
      cross join lateral (
-       select coalesce(b.organization_id, d.organization_id) = ${organizationId} as ours,
+       select d.organization_id = ${organizationId} as ours,
               d.leased_host = ${host} as theirs,
               ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000
                 as age_ms) lease

@@ -230,7 +230,8 @@ export async function holdUnreadable(db: Database, claim: Claim): Promise<number
 /**
  * Adds an attempt to the delivery's log, and updates the delivery (its state or its next place in
  * the schedule) and the health of its host. If the delivery was decided or resent in the meantime,
- * the attempt is only logged. Safe to repeat, because the start time identifies an attempt.
+ * the attempt is only logged. Does nothing if its organization was erased. Safe to repeat, because
+ * the start time identifies an attempt.
  * @param health null if no request reached the host
  */
 export async function recordAttempt(
@@ -255,7 +256,8 @@ export async function recordAttempt(
           eq(webhookAttempts.startedAt, attempt.startedAt),
         ),
       );
-    if (recorded) return;
+    // The receiver's response and its host would be left in an erased organization.
+    if (recorded || row.isErased) return;
     const n = row.attempts + 1;
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
     const isOpen = row.state === 'pending' && row.resends === resends;

@@ -2,7 +2,7 @@ import { count, desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { batches, webhookBlocks, webhookDeliveries } from '../schema.ts';
-import { RECIPIENT, TARGET_URL } from './deliveries.ts';
+import { TARGET_URL } from './deliveries.ts';
 
 // Targets that operators have blocked for all organizations. Every attempt of a delivery reads them
 // before it connects.
@@ -73,14 +73,15 @@ export async function listBlocks(db: Database) {
  * is written as in a URL, so an IPv6 address is in brackets.
  */
 export async function listPendingHosts(db: Database) {
+  const { organizationId } = webhookDeliveries;
   const host = sql<string>`lower(substring(
     ${TARGET_URL} from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)'))`.as('host');
   return await query(db, (tx) =>
     tx
-      .select({ organizationId: RECIPIENT, host, deliveries: count() })
+      .select({ organizationId, host, deliveries: count() })
       .from(webhookDeliveries)
       .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
       .where(eq(webhookDeliveries.state, 'pending'))
-      .groupBy(RECIPIENT, host),
+      .groupBy(organizationId, host),
   );
 }

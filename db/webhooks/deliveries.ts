@@ -5,10 +5,8 @@ import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
 import { decryptSecret } from '../secrets.ts';
 
-// The recipient and the URL are those of the delivery's batch. A message without a batch has its
-// own. Queries with these expressions join batches with a left join.
-export const RECIPIENT = sql<string>`
-  coalesce(${batches.organizationId}, ${webhookDeliveries.organizationId})`;
+// The URL is that of the delivery's batch. A message without a batch has its own. Queries with this
+// expression join batches with a left join.
 export const TARGET_URL = sql<string>`
   coalesce(${batches.webhookUrl}, ${webhookDeliveries.url})`;
 
@@ -98,11 +96,12 @@ export async function lockDelivery(
       organizationId: organizations.id,
       url: TARGET_URL,
       suspended: organizations.webhooksSuspended,
+      isErased: sql<boolean>`${organizations.erasedAt} is not null`,
       final: sql<boolean>`${REPORTS_FINAL}`,
     })
     .from(webhookDeliveries)
     .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-    .innerJoin(organizations, eq(organizations.id, RECIPIENT))
+    .innerJoin(organizations, eq(organizations.id, webhookDeliveries.organizationId))
     .where(and(eq(webhookDeliveries.id, deliveryId), isOfBatch))
     .for('update', { of: webhookDeliveries });
   return row;
@@ -141,7 +140,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
       })
       .from(webhookDeliveries)
       .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-      .innerJoin(organizations, eq(organizations.id, RECIPIENT))
+      .innerJoin(organizations, eq(organizations.id, webhookDeliveries.organizationId))
       .where(eq(webhookDeliveries.id, deliveryId)),
   );
   if (!row?.url) throw new Refusal('delivery_missing');

@@ -1,10 +1,17 @@
 import { and, asc, desc, eq, getTableColumns, gt, lt, type SQL, sql } from 'drizzle-orm';
-import { requireOrganization } from '../accounts/organizations.ts';
-import { cut, type Database, type Page, query, type Transaction } from '../client.ts';
+import {
+  cut,
+  type Database,
+  moment,
+  type Page,
+  type Period,
+  query,
+  type Transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
-import type { DeliveryState } from '../words.ts';
-import { ownsBatch, RECIPIENT, TARGET_URL } from './deliveries.ts';
+import { batches, requests, webhookAttempts, webhookDeliveries } from '../schema.ts';
+import { DELIVERY_STATES, type DeliveryState } from '../words.ts';
+import { ownsBatch, TARGET_URL } from './deliveries.ts';
 
 // Reads deliveries with their attempts for customers and operators. A receiver's response may
 // contain anything, so the caller decides who may see it.
@@ -22,6 +29,8 @@ const DELIVERY = {
   batchId: webhookDeliveries.batchId,
   /** Null for the one delivery of a batch in `batch` mode, and without a batch. */
   requestId: webhookDeliveries.requestId,
+  /** The NPI of the request. Null without a request. */
+  npi: requests.npi,
   state: webhookDeliveries.state,
   createdAt: webhookDeliveries.createdAt,
   decidedAt: webhookDeliveries.decidedAt,
@@ -32,14 +41,13 @@ const DELIVERY = {
   /** How often the delivery was resent. Each resend starts the retry schedule again. */
   resends: webhookDeliveries.resends,
   url: TARGET_URL,
-  organizationId: RECIPIENT,
+  organizationId: webhookDeliveries.organizationId,
 };
 
 /** A delivery with some of its attempts as `log`, the oldest first. */
 export type LoggedDelivery = Awaited<ReturnType<typeof selectPage>>['deliveries'][number];
 
-// A page of a list has at most 60 deliveries, the maximum of a batch, and must stay below 256 KiB
-// as JSON. So a list contains only the newest attempts, with the beginning of each response. A
+// A page of a list must stay below 512 KiB as JSON, and that of a batch below 256 KiB. So a list contains only the newest attempts, with the beginning of each response. A
 // single delivery is read with more attempts and whole excerpts. PostgreSQL applies these limits,
 // so that no process holds a complete log in memory.
 
@@ -71,31 +79,65 @@ export async function listBatchDeliveries(
     if (!(await ownsBatch(tx, organizationId, batchId))) return null;
     const beyond = after === null ? undefined : gt(webhookDeliveries.id, after);
     const where = and(eq(webhookDeliveries.batchId, batchId), beyond);
-    return await selectPage(tx, where, asc(webhookDeliveries.id), limit);
+    return await selectPage(tx, where, [asc(webhookDeliveries.id)], limit);
   });
 }
 
+/** The filters for a list of deliveries. The period is that of the submits. */
+export interface DeliveryFilter extends Period {
+  /** Null for all states. */
+  readonly status: DeliveryState | null;
+}
+
 /**
- * Lists the deliveries of one or all organizations, the newest first, each with its newest
- * attempts.
- * @param filter.organizationId null for all organizations
- * @throws {Refusal} `organization_missing` for an unknown id
+ * Lists the deliveries of an organization, the newest first, each with its newest attempts.
+ * @param page.after the id of the last delivery of the previous page
+ * @returns `next` is the `after` of the next page, or null if this is the last page
  */
 export async function listOrganizationDeliveries(
   db: Database,
-  filter: {
-    readonly organizationId: string | null;
-    readonly state: DeliveryState | null;
-    readonly limit: number;
-  },
+  organizationId: string,
+  { status, since, until }: DeliveryFilter,
+  { after, limit }: Page,
 ) {
-  const { organizationId, state, limit } = filter;
-  if (organizationId !== null) await requireOrganization(db, organizationId);
-  const conditions: SQL[] = [];
-  if (organizationId !== null) conditions.push(eq(RECIPIENT, organizationId));
-  if (state !== null) conditions.push(eq(webhookDeliveries.state, state));
-  const newestFirst = desc(webhookDeliveries.id);
-  return await query(db, (tx) => selectPage(tx, and(...conditions), newestFirst, limit));
+  const states = sql.param(status ? [status] : DELIVERY_STATES);
+  // Reads one page of each state by the index, so that a rare state is found among many deliveries
+  // in other states. The newest of all these rows form the page.
+  const isOnPage = sql`${webhookDeliveries.id} in (
+    select page.id
+      from unnest(${states}::text[]) wanted (state)
+     cross join lateral (
+       select id
+         from webhook_deliveries d
+        where d.organization_id = ${organizationId}
+          and d.state = wanted.state
+          and d.created_at >= coalesce(${moment(since)}, '-infinity')
+          and d.created_at < coalesce(${moment(until)}, 'infinity')
+          and (d.created_at, d.id) < (
+                select timestamptz 'infinity', '' where ${after}::text is null
+                union all
+                select created_at, id
+                  from webhook_deliveries
+                 where id = ${after} and organization_id = ${organizationId})
+        order by d.created_at desc, d.id desc
+        limit ${limit + 1}) page)`;
+  const newestFirst = [desc(webhookDeliveries.createdAt), desc(webhookDeliveries.id)];
+  return await query(db, (tx) => selectPage(tx, isOnPage, newestFirst, limit));
+}
+
+/**
+ * Lists the deliveries of all organizations, the newest first, each with its newest attempts.
+ * @param state null for all states
+ */
+export async function listAllDeliveries(
+  db: Database,
+  state: DeliveryState | null,
+  limit: number,
+) {
+  const isListed = state === null ? undefined : eq(webhookDeliveries.state, state);
+  return await query(db, (tx) =>
+    selectPage(tx, isListed, [desc(webhookDeliveries.id)], limit),
+  );
 }
 
 /**
@@ -149,7 +191,7 @@ export async function selectDelivery(
   deliveryId: string,
 ): Promise<LoggedDelivery> {
   const only = eq(webhookDeliveries.id, deliveryId);
-  const { deliveries } = await selectPage(tx, only, asc(webhookDeliveries.id), 1);
+  const { deliveries } = await selectPage(tx, only, [], 1);
   const [found] = deliveries;
   if (!found) throw new Refusal('delivery_missing');
   return found;
@@ -164,15 +206,16 @@ type Selecting = Pick<Transaction, 'select'>;
 async function selectPage(
   tx: Selecting,
   where: SQL | undefined,
-  order: SQL,
+  order: readonly SQL[],
   limit: number,
 ) {
   const rows = await tx
     .select(DELIVERY)
     .from(webhookDeliveries)
     .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .leftJoin(requests, eq(requests.id, webhookDeliveries.requestId))
     .where(where)
-    .orderBy(order)
+    .orderBy(...order)
     .limit(limit + 1);
   const { items, last } = cut(rows, limit);
   const ids = items.map(({ id }) => id);
@@ -204,6 +247,7 @@ async function selectWhole(tx: Selecting, where: SQL | undefined, before: number
     .select(DELIVERY)
     .from(webhookDeliveries)
     .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .leftJoin(requests, eq(requests.id, webhookDeliveries.requestId))
     .where(where);
   if (!delivery) return null;
   const { deliveryId, ...columns } = getTableColumns(webhookAttempts);

@@ -1,6 +1,6 @@
 import { and, eq, lt, sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
-import { isSandbox } from '../accounts/organizations.ts';
+import { isSandbox, requireOpen } from '../accounts/organizations.ts';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, query, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -29,7 +29,7 @@ interface LowCreditAlert {
  * threshold, the next sweep sends the message, but at most one an hour. A message that is being sent
  * is not stopped. The audit log gets the host of the URL, because its path may contain a token.
  * @param alert null for no alert
- * @throws {Refusal} `sandbox_alert` for a sandbox; {DatabaseError} 23503 for an unknown id
+ * @throws {Refusal} `sandbox_alert` for a sandbox, `organization_missing`, `organization_closed`
  */
 export async function setLowCreditAlert(
   db: Database,
@@ -40,6 +40,7 @@ export async function setLowCreditAlert(
   if (isSandbox(organizationId)) throw new Refusal('sandbox_alert');
   const details = detailsOf(alert);
   await transaction(db, async (tx) => {
+    await requireOpen(tx, organizationId);
     if (alert === null) {
       await tx
         .delete(lowCreditAlerts)

@@ -2,6 +2,7 @@ import { and, asc, eq, gte, isNull, lte, or, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
+  moment,
   only,
   query,
   run,
@@ -10,8 +11,8 @@ import {
   transaction,
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, organizations, requests, webhookDeliveries } from '../schema.ts';
-import { lockDelivery, ownsBatch, RECIPIENT, REPORTS_FINAL } from './deliveries.ts';
+import { organizations, requests, webhookDeliveries } from '../schema.ts';
+import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
 // Resends deliveries. A resent delivery keeps its id and starts its retry schedule again. Its row
@@ -54,6 +55,16 @@ export type OperatorOutcome = Exclude<ResendOutcome, { readonly kind: 'limited' 
 const RESENDS_PER_HOUR = 10;
 
 /**
+ * The maximum number of deliveries that are resent in one transaction. The limit keeps the number
+ * of locked rows small, because the transaction locks the row of each delivery.
+ */
+export const MAX_RESENDS = 500;
+
+/** Tests whether a customer may resend a row of webhook_deliveries by the hourly limit. */
+const MAY_RESEND = sql`coalesce(
+  customer_resends[${RESENDS_PER_HOUR}::int] <= clock_timestamp() - interval '1 hour', true)`;
+
+/**
  * Resends a delivery at its customer's request, at most ten times an hour. A delivery that waits
  * for a later attempt is sent now. A delivery that is being sent is not resent, so a repeated call
  * changes nothing.
@@ -79,27 +90,66 @@ export async function resendOwn(
     if (row.state === 'none') return { kind: 'suspended' };
     const obstacle = obstacleTo(row);
     if (obstacle) return obstacle;
-    const waitMs = await takeResend(tx, deliveryId);
-    if (waitMs !== null) return { kind: 'limited', waitMs };
+    const counted = await countResends(tx, [deliveryId]);
+    if (!counted) return { kind: 'limited', waitMs: await waitForResend(tx, deliveryId) };
     return await begin(tx, deliveryId);
   });
 }
 
 /**
- * Counts a customer's resend if the hourly limit allows another one. The caller has locked the row.
- * @returns null if the resend is allowed, otherwise the milliseconds until the next one is allowed
+ * Resends the deliveries of an organization that failed at a time or later, at the customer's
+ * request, the oldest first. Skips deliveries that the customer has resent ten times within the
+ * last hour. Safe to repeat, because a resent delivery is pending and no longer failed.
+ * @returns the number of resent deliveries, and whether there are more; null while the
+ * organization's webhooks are suspended
  */
-async function takeResend(tx: Transaction, deliveryId: string): Promise<number | null> {
-  const taken = await run(tx)`
+export async function resendOwnFailed(
+  db: Database,
+  { organizationId, since, limit }: Omit<FailedDeliveries, 'until'>,
+): Promise<BulkResend | null> {
+  return await transaction(db, async (tx) => {
+    if (await areSuspended(tx, organizationId)) return null;
+    const failed = await tx
+      .select({ id: webhookDeliveries.id })
+      .from(webhookDeliveries)
+      .where(
+        and(
+          eq(webhookDeliveries.state, 'failed'),
+          sql`decided_at >= ${moment(since)}`,
+          eq(webhookDeliveries.organizationId, organizationId),
+          MAY_RESEND,
+        ),
+      )
+      .orderBy(asc(webhookDeliveries.decidedAt))
+      .limit(limit + 1)
+      .for('update');
+    const ids = failed.slice(0, limit).map(({ id }) => id);
+    await countResends(tx, ids);
+    await beginRound(tx, ids);
+    return { resent: ids.length, more: failed.length > limit };
+  });
+}
+
+/**
+ * Counts a customer's resends of deliveries for which the hourly limit allows another one. The
+ * caller has locked the rows.
+ * @returns false if the limit allows none of them
+ */
+async function countResends(
+  tx: Transaction,
+  deliveryIds: readonly string[],
+): Promise<boolean> {
+  const counted = await run(tx)`
     update webhook_deliveries
        set customer_resends =
              (clock_timestamp()::timestamptz(3) || customer_resends)[1:${RESENDS_PER_HOUR}::int]
-     where id = ${deliveryId}
-       and coalesce(
-             customer_resends[${RESENDS_PER_HOUR}::int] <= clock_timestamp() - interval '1 hour',
-             true)
+     where id = any(${sql.param(deliveryIds)}::text[]) and ${MAY_RESEND}
     returning id`;
-  if (taken.length > 0) return null;
+  return counted.length > 0;
+}
+
+/** Returns the milliseconds until the hourly limit allows the customer's next resend. */
+async function waitForResend(tx: Transaction, deliveryId: string): Promise<number> {
   const oldest = await tx
     .select({
       ms: sql<number | null>`
@@ -137,48 +187,47 @@ export async function resendAny(
   });
 }
 
+interface FailedPeriod {
+  readonly organizationId: string;
+  /** The time of the first failure. */
+  readonly since: Date;
+  readonly until: Date;
+}
+
+/** A selection of failed deliveries. */
+interface FailedDeliveries extends FailedPeriod {
+  /** The maximum number of deliveries. */
+  readonly limit: number;
+}
+
+interface BulkResend {
+  readonly resent: number;
+  /** True if more deliveries match than `limit`. */
+  readonly more: boolean;
+}
+
 /**
  * Resends the deliveries of an organization that failed within a period, the oldest first. Safe to
  * repeat, because a resent delivery is pending and no longer failed.
  * @param what.until excludes later failures. A caller repeats this call until `more` is false. If
  * resent deliveries failed again at once, it would never stop without this limit
- * @param what.limit the maximum number of deliveries
- * @returns the number of resent deliveries, and whether there are more
  * @throws {Refusal} `organization_missing`, `webhooks_suspended`
  */
 export async function resendFailed(
   db: Database,
   by: ChangedBy,
-  what: {
-    readonly organizationId: string;
-    readonly since: Date;
-    readonly until: Date;
-    readonly limit: number;
-  },
-): Promise<{ readonly resent: number; readonly more: boolean }> {
-  const { organizationId, since, until, limit } = what;
+  what: FailedDeliveries,
+): Promise<BulkResend> {
+  const { organizationId, since, limit } = what;
   return await transaction(db, async (tx) => {
-    const [organization] = await tx
-      .select({ suspended: organizations.webhooksSuspended })
-      .from(organizations)
-      .where(eq(organizations.id, organizationId));
-    if (!organization) throw new Refusal('organization_missing');
-    if (organization.suspended) throw new Refusal('webhooks_suspended');
+    if (await areSuspended(tx, organizationId)) throw new Refusal('webhooks_suspended');
     const failed = await tx
       .select({ id: webhookDeliveries.id })
       .from(webhookDeliveries)
-      .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-      .where(
-        and(
-          eq(webhookDeliveries.state, 'failed'),
-          gte(webhookDeliveries.decidedAt, since),
-          lte(webhookDeliveries.decidedAt, until),
-          eq(RECIPIENT, organizationId),
-        ),
-      )
+      .where(hasFailed(what))
       .orderBy(asc(webhookDeliveries.decidedAt))
       .limit(limit + 1)
-      .for('update', { of: webhookDeliveries });
+      .for('update');
     const ids = failed.slice(0, limit).map(({ id }) => id);
     await beginRound(tx, ids);
     await recordAudit(tx, by, {
@@ -189,6 +238,30 @@ export async function resendFailed(
     });
     return { resent: ids.length, more: failed.length > limit };
   });
+}
+
+/** Counts the deliveries of an organization that failed within a period. */
+export async function countFailed(db: Database, what: FailedPeriod): Promise<number> {
+  return await query(db, (tx) => tx.$count(webhookDeliveries, hasFailed(what)));
+}
+
+function hasFailed({ organizationId, since, until }: FailedPeriod) {
+  return and(
+    eq(webhookDeliveries.state, 'failed'),
+    gte(webhookDeliveries.decidedAt, since),
+    lte(webhookDeliveries.decidedAt, until),
+    eq(webhookDeliveries.organizationId, organizationId),
+  );
+}
+
+/** @throws {Refusal} `organization_missing` */
+async function areSuspended(tx: Transaction, organizationId: string): Promise<boolean> {
+  const [organization] = await tx
+    .select({ suspended: organizations.webhooksSuspended })
+    .from(organizations)
+    .where(eq(organizations.id, organizationId));
+  if (!organization) throw new Refusal('organization_missing');
+  return organization.suspended;
 }
 
 /**
@@ -250,8 +323,7 @@ export async function listDeliveriesToLookAt(
     -- The first of the two time conditions is the same for all rows, so that the index scan can end
     -- at that time.
     select webhook_deliveries.id as "deliveryId", batch_id as "batchId",
-           coalesce(b.organization_id, webhook_deliveries.organization_id)
-             as "organizationId", resends,
+           webhook_deliveries.organization_id as "organizationId", resends,
            array(
              select npi from requests r
               where r.batch_id = b.id
@@ -287,7 +359,8 @@ export async function listDeliveriesToLookAt(
 
 type Locked = Awaited<ReturnType<typeof lockDelivery>>;
 
-async function beginRound(
+/** Makes deliveries due now, and starts their schedules again. The caller has locked them. */
+export async function beginRound(
   tx: Transaction,
   deliveryIds: readonly string[],
 ): Promise<void> {

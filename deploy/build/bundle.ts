@@ -11,6 +11,7 @@ A worker starts seconds faster if WORKFLOW_BUNDLE names the file, and every work
 Run it for each release, with the same sources as the worker.
 
 Needs no settings.
+
 Exit codes: 0 written, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main(

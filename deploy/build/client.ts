@@ -43,7 +43,7 @@ try {
   }
   const options = ['--silent', '--pack-destination', folder];
   const { stdout } = await run('npm', ['pack', folder, ...options]);
-  // The API, or another build, may read or write the package at this moment.
+  // Renames a complete file, because the API or another build may use the package now.
   const unfinished = `${PACKAGE}.${process.pid}`;
   await copyFile(join(folder, stdout.trim()), unfinished);
   await rename(unfinished, PACKAGE);

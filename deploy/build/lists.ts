@@ -29,7 +29,7 @@ const FREE_MAIL: Source = {
   reviewed: '2026-11-28',
   licenseFile: 'LICENSE',
 };
-/** Only drops domains. No text of it is copied. */
+/** We use this package only to remove domains from a list, and copy no text of it. */
 const UNIVERSITIES: Source = {
   name: 'academic-email-verifier',
   version: '3.1.0',

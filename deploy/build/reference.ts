@@ -3,9 +3,9 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { constants, gzip } from 'node:zlib';
 
-// `npm run build` writes the script of the reference page, which the API serves compressed. It
-// comes from a package of which only this script is needed, but which brings 270 others. So
-// production doesn't install it.
+// `npm run build` writes the script of the reference page, which the API serves compressed. We need
+// only this script of its package. The package depends on 270 others, so production doesn't install
+// it.
 
 const PACKAGE = '@scalar/api-reference';
 const SCRIPT = new URL('../../api/docs/assets/scalar.js.gz', import.meta.url);

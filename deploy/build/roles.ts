@@ -16,8 +16,8 @@ const MIN_LENGTH = 4;
 
 /**
  * Returns the words for roles that the packages list, without separators. Names of people are
- * dropped, because a local part such as `may` or `dean` can be a person's name. So are the words of
- * `roles-not.txt`.
+ * dropped, because a local part such as `may` or `dean` can be a person's name. The words of
+ * `roles-not.txt` are dropped too.
  */
 export function buildRoles(): readonly string[] {
   const dropped = readList('given-names', 'surnames', 'titles', 'roles-not');

@@ -9,6 +9,7 @@ import {
   VERIFIERS,
   type VerifierId,
 } from '../../activities/verification/verifiers/catalogue.ts';
+import manifest from '../../package.json' with { type: 'json' };
 import { LOCAL_RECEIVERS, readFacts } from '../local/facts.ts';
 import {
   anyUrl,
@@ -274,6 +275,15 @@ export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
   const { taskQueue } = SETTINGS;
   const settings = read({ ...NO_DATABASE_URL, taskQueue }, environment);
   return { ...settings, temporalEnvironment: Object.freeze({ ...environment }) };
+}
+
+/**
+ * Returns the version of the running code, such as `0.1.0+73b311b`. The part after the plus is the
+ * git commit. It is left out if the build did not set GIT_COMMIT.
+ */
+export function serviceVersion(environment: NodeJS.ProcessEnv = process.env): string {
+  const { commit } = read({ commit: ['GIT_COMMIT', orNull(Joi.string())] }, environment);
+  return commit === null ? manifest.version : `${manifest.version}+${commit}`;
 }
 
 /**

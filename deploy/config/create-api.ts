@@ -31,6 +31,7 @@ export async function createApi(
     site: config,
     consoleKey: config.consoleKey,
     log: deps.log,
+    db: deps.db,
   });
   return server;
 }

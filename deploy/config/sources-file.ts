@@ -258,7 +258,7 @@ const url = Joi.string()
     // A placeholder in the host would let data about a person decide which host gets the vendor's
     // key.
     if (one?.origin !== other?.origin || one?.username || one?.password) {
-      throw new Error('may have placeholders in its path and query only');
+      throw new Error('may have placeholders only in its path and query');
     }
     return requirePlaceholders(text);
   });
@@ -284,7 +284,7 @@ const header = (secretOf: Config['secretOf']) =>
     const names = [...text.matchAll(SECRET)].map(([, name = '']) => name);
     // Other variables, such as DATABASE_URL, must never be sent to a vendor.
     if (!names.every((name) => /^VENDOR_[A-Z0-9_]+$/.test(name))) {
-      throw new Error('may name variables that begin with VENDOR_ only');
+      throw new Error('may only name variables that begin with VENDOR_');
     }
     const missing = names.filter((name) => !secretOf(name));
     if (missing.length > 0) {

@@ -18,9 +18,7 @@ export class ConfigError extends OperatorProblem {
  * Returns an error that lists the problems of the environment or the sources file, one per line.
  */
 export function problemsIn(what: string, problems: readonly string[]): ConfigError {
-  return new ConfigError(
-    `${what} has ${problems.length} problem(s):\n  ${problems.join('\n  ')}`,
-  );
+  return new ConfigError(`${what} is wrong:\n  ${problems.join('\n  ')}`);
 }
 
 /**
@@ -61,7 +59,7 @@ export type Values<Rules> = {
  * Returns the rule for a text that `parse` converts to a value. `parse` returns null if the text is
  * invalid.
  */
-export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
+const parsed = <T>(parse: (text: string) => T | null, what: string) =>
   Joi.string<T>().custom((text: string) => {
     const value = parse(text);
     if (value === null) throw new Error(`must be ${what}`);
@@ -200,6 +198,28 @@ export function parseDuration(text: string): number | null {
   if (match === null) return null;
   const [, digits, unit = ''] = match;
   return Number(digits) * (UNITS[unit] ?? Number.NaN);
+}
+
+/**
+ * Returns true if the text is an existing day as `YYYY-MM-DD`. Date.parse is not enough, because it
+ * reads February 31 as a day in March.
+ */
+export function isDay(date: string): boolean {
+  const day = new Date(`${date}T00:00:00Z`);
+  return !Number.isNaN(day.getTime()) && day.toISOString().slice(0, 10) === date;
+}
+
+const MOMENT =
+  /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
+
+/**
+ * Parses a time such as `2026-11-20T00:00Z`. It needs `Z` or an offset, because otherwise we would
+ * have to guess the time zone. Returns null if the text is not a time.
+ */
+export function parseMoment(text: string): Date | null {
+  if (!MOMENT.test(text) || !isDay(text.slice(0, 10))) return null;
+  const time = Date.parse(text);
+  return Number.isNaN(time) ? null : new Date(time);
 }
 
 /**

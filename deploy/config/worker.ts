@@ -23,6 +23,9 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
   return {
     freshnessMs: config.freshnessMs,
     replayMs: config.replayMs,
+    lookupTimeoutMs: config.lookupTimeoutMs,
+    idempotencyMs: config.idempotencyMs,
+    rateWindowMs: config.rateWindowMs,
     missMs: config.missMs,
     policy: `${config.verifyPolicy} ${config.catchAll}`,
     webhookScheduleMs: config.webhookScheduleMs,

@@ -12,6 +12,7 @@ begin
     ('npe_api_1', 'npe_api'),
     ('npe_worker_1', 'npe_worker'),
     ('npe_operator_1', 'npe_operator'),
+    ('npe_monitor_1', 'pg_monitor'),
     ('temporal', null)
   loop
     if member_of is not null and not exists (select from pg_roles where rolname = member_of) then
@@ -25,4 +26,16 @@ begin
       execute format('grant %I to %I', member_of, login);
     end if;
   end loop;
+end $$;
+
+-- Lets workers and operators report long transactions. Only a superuser can grant this, so the
+-- migrations can't.
+grant pg_read_all_stats to npe_worker, npe_operator;
+
+-- Viewers are people, so their users are created by hand (deploy/operations.md, Database users).
+do $$
+begin
+  if not exists (select from pg_roles where rolname = 'npe_viewer') then
+    create role npe_viewer nologin;
+  end if;
 end $$;

@@ -3,7 +3,7 @@ import { EnrichmentClient } from '../../api/client/client.ts';
 import { EnrichmentError } from '../../api/client/errors.ts';
 import type { Envelope } from '../../api/client/types.ts';
 import { OperatorProblem } from '../../db/errors.ts';
-import { table } from '../operator/print.ts';
+import { pageOf, table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
 
 // Demonstrates the service: submits a bulk batch and waits for its results. It only uses the public
@@ -37,21 +37,28 @@ const NPIS = [
 /** An NPI that only the last vendor knows, so its lookup calls all vendors. */
 const ALL_VENDORS = '2000000218';
 
+const NO_CREDITS = `There are too few credits for the demonstration. To add some:
+npm run operator -- credits grant Demonstration 1000 --reason "demonstration"`;
+
 /**
  * Submits a bulk batch, waits for its results and webhooks, and prints them.
- * @returns the batch id
+ * @returns the batch id, or null if there are too few credits
  * @throws {OperatorProblem} if a call fails
  */
 export async function demonstrate(
   facts: StackFacts,
   say: (line: string) => void,
   signal: AbortSignal,
-): Promise<string> {
+): Promise<string | null> {
   const connection = { apiKey: facts.api_key, baseUrl: facts.base_url, signal };
   try {
     return await submitAndFollow(new EnrichmentClient(connection), facts, say);
   } catch (error) {
     if (!(error instanceof EnrichmentError)) throw error;
+    if (error.code === 'insufficient_credits') {
+      say(NO_CREDITS);
+      return null;
+    }
     throw new OperatorProblem(`The demonstration failed: ${error.message}`);
   }
 }
@@ -73,7 +80,7 @@ async function submitAndFollow(
   const envelope = await follow(client, batchId, say);
   const rows = await readRows(client, envelope);
   const after = await client.getCredits();
-  say(`\n${table(rows)}`);
+  say(`\n${table(rows)(pageOf())}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
     const workflow = `${facts.temporal_ui}/namespaces/${facts.temporal_namespace}/workflows`;

@@ -318,6 +318,6 @@ export async function listenOn(
 function portTaken(port: number, name: string, option?: string): OperatorProblem {
   const other = option ? `choose another port with ${option}` : 'choose another port';
   return new OperatorProblem(
-    `Port ${port} on ${LOOPBACK}, where ${name} is to listen, is taken: stop the program that uses it, or ${other}.`,
+    `Port ${port} on ${LOOPBACK}, which ${name} needs, is in use: stop the program that uses it, or ${other}.`,
   );
 }

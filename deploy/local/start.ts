@@ -17,6 +17,7 @@ loopback; imports a sample of NPPES; submits a demonstration batch; stays up unt
 
 DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS replace the stack's own servers.
 LOOKUP_TIMEOUT and the other settings of deploy/env.example are honored, except the vendors' keys, URLs and files.
+
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 interface Options extends Pick<StackOptions, 'dir' | 'temporal'> {

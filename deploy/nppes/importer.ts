@@ -43,7 +43,10 @@ export interface ImportOptions extends ChangedBy {
   readonly path: string;
   /** Path of the file that lists the rejected rows. */
   readonly rejects?: string;
-  /** Only counts what would change. Writes nothing except the file with the rejected rows. */
+  /**
+   * If true, the import only counts what would change. Writes nothing except the file with the
+   * rejected rows.
+   */
   readonly dryRun?: boolean;
   /** Imports the download even if it was imported before. */
   readonly again?: boolean;

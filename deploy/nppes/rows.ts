@@ -2,6 +2,7 @@ import { hash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { pacIdOf, providerKeys } from '../../db/providers/keys.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
+import { isDay } from '../config/values.ts';
 import columns from './columns.json' with { type: 'json' };
 import { type CsvRecord, MAX_VALUE_LENGTH } from './csv.ts';
 import { type FileKind, type Header, STATUS } from './layout.ts';
@@ -211,7 +212,7 @@ function isTenDigits(npi: string): boolean {
   return /^[0-9]{10}$/.test(npi);
 }
 
-// Conversion of values in NPPES's files to values for COPY.
+// The functions below convert values in NPPES's files to values for COPY.
 
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
@@ -265,13 +266,4 @@ function escaped(value: Value): string {
   if (value === null || value === undefined) return '\\N';
   if (!value.includes('\\')) return value;
   return value.replaceAll('\\', '\\\\');
-}
-
-/**
- * Returns true if the text is an existing day as `YYYY-MM-DD`. Date.parse is not enough, because it
- * reads February 31 as a day in March.
- */
-export function isDay(date: string): boolean {
-  const day = new Date(`${date}T00:00:00Z`);
-  return !Number.isNaN(day.getTime()) && day.toISOString().startsWith(date);
 }

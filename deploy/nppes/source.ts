@@ -6,6 +6,7 @@ import { pipeline, type Readable } from 'node:stream';
 import { crc32, createInflateRaw } from 'node:zlib';
 import { type Entry, openPromise, type ZipFile } from 'yauzl';
 import type { Dataset } from '../../db/lookups/imports.ts';
+import { isDay } from '../config/values.ts';
 import {
   cannotOpen,
   type FileKind,
@@ -13,7 +14,6 @@ import {
   MEMBER_KINDS,
   orImportProblem,
 } from './layout.ts';
-import { isDay } from './rows.ts';
 
 /** A file of a download. */
 export interface Member {

@@ -1,4 +1,4 @@
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { faultOfUrl } from '../../api/http/webhook-url.ts';
 import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
@@ -20,6 +20,7 @@ import {
 } from '../../db/accounts/organizations.ts';
 import { readUsage } from '../../db/accounts/usage.ts';
 import {
+  countOldSecrets,
   reencryptWebhookSecrets,
   rotateWebhookSecret,
   showWebhookSecret,
@@ -30,6 +31,8 @@ import { setLowCreditAlert } from '../../db/webhooks/low-credits.ts';
 import { parseDuration } from '../config/values.ts';
 import {
   change,
+  countedSince,
+  dryRun,
   integer,
   label,
   lists,
@@ -38,9 +41,11 @@ import {
   parser,
   pastMoment,
 } from './arguments.ts';
+import { addClosingCommands } from './closing.ts';
 import {
   type CommandSurroundings,
   fields,
+  leading,
   type Report,
   type Run,
   shown,
@@ -61,6 +66,7 @@ export function addCommands(
   { webhookOpenCidrs }: CommandSurroundings,
 ): void {
   const org = addOrganizationCommands(program, run);
+  addClosingCommands(org, run);
   addLowCreditsCommand(org, run, webhookOpenCidrs);
   addLimitCommands(program, run);
   addWebhookSecretCommands(program, run);
@@ -74,7 +80,7 @@ function addOrganizationCommands(program: Command, run: Run): Command {
   const org = program
     .command('org')
     .alias('organization')
-    .description('create, show, list, and suspend organizations');
+    .description('create, show, list, rename, suspend, close, and erase organizations');
   change(org, 'create', 'create an organization with no credits')
     .argument('<NAME>', 'a name for people', label(200))
     .action((name: string, by: ChangedBy) =>
@@ -85,11 +91,8 @@ function addOrganizationCommands(program: Command, run: Run): Command {
     run,
     'createdAt',
     (db) => listOrganizations(db),
-    ({ balance: { available }, sandboxOf, ...rest }) => ({
-      ...rest,
-      available,
-      sandboxOf,
-    }),
+    ({ balance: { available }, erasedAt: _erasedAt, ...rest }) =>
+      leading({ ...rest, available }, ['id', 'name', 'available', 'suspended']),
   );
   org
     .command('show')
@@ -107,7 +110,11 @@ function addOrganizationCommands(program: Command, run: Run): Command {
     .action((id: string, by: ChangedBy) =>
       run((db) => suspendOrganization(db, by, id, true)),
     );
-  change(org, 'resume', 'end a suspension; keys that were active before are active again')
+  change(
+    org,
+    'resume',
+    'end a suspension, or open a closed organization; keys that are not revoked work again',
+  )
     .argument(...ORG)
     .action((id: string, by: ChangedBy) =>
       run((db) => suspendOrganization(db, by, id, false)),
@@ -160,7 +167,7 @@ function addLimitCommands(program: Command, run: Run): void {
     .description("set an organization's rate limit");
   change(limits, 'set', 'set the number of requests that each key may send in any 60 s')
     .argument(...ORG)
-    .requiredOption('--per-minute <N>', '1 to 100000', integer(1, 100_000))
+    .requiredOption('--per-minute <N>', '1 to 100000 (required)', integer(1, 100_000))
     .action((id: string, by: ChangedBy & { readonly perMinute: number }) =>
       run((db) => setLimit(db, by, id, by.perMinute)),
     );
@@ -169,7 +176,7 @@ function addLimitCommands(program: Command, run: Run): void {
 function addWebhookSecretCommands(program: Command, run: Run): void {
   const secret = program
     .command('webhook-secret')
-    .description('show and rotate the secret that signs webhook deliveries');
+    .description('show, rotate, and encrypt again the secrets that sign webhooks');
   change(secret, 'show', 'print the secret, to give it to the organization')
     .argument(...ORG)
     .action((id: string, by: ChangedBy) => run((db) => showSecret(db, by, id)));
@@ -182,18 +189,26 @@ function addWebhookSecretCommands(program: Command, run: Run): void {
     .option(
       '--force',
       'rotate even if the last rotation was less than 24 h ago or the encryption key is lost; the previous secret ends at once',
-      false,
     )
-    .action((id: string, by: ChangedBy & { readonly force: boolean }) =>
+    .action((id: string, by: ChangedBy & { readonly force?: true }) =>
       run((db) => rotateWebhookSecret(db, by, id, by.force)),
     );
-  change(
-    secret,
-    'reencrypt',
-    'encrypt all secrets with the first key of SECRETS_KEY',
-  ).action((by: ChangedBy) =>
-    run(async (db) => ({ reencrypted: await reencryptWebhookSecrets(db, by) })),
-  );
+  change(secret, 'reencrypt', 'encrypt all secrets with the first key of SECRETS_KEY')
+    .addOption(dryRun())
+    .action((options: ReencryptOptions) => run((db) => reencrypt(db, options)));
+}
+
+interface ReencryptOptions extends ChangedBy {
+  readonly dryRun?: true;
+}
+
+async function reencrypt(
+  db: Database,
+  { dryRun, ...by }: ReencryptOptions,
+): Promise<object> {
+  const withOldKey = await countOldSecrets(db);
+  if (dryRun) return { withOldKey, reencrypted: 0 };
+  return { withOldKey, reencrypted: await reencryptWebhookSecrets(db, by) };
 }
 
 async function showSecret(db: Database, by: ChangedBy, id: string): Promise<object> {
@@ -204,7 +219,7 @@ async function showSecret(db: Database, by: ChangedBy, id: string): Promise<obje
 }
 
 interface UsageOptions {
-  readonly since?: Date;
+  readonly since: Date;
   readonly until?: Date;
   readonly organization?: string | null;
 }
@@ -216,11 +231,7 @@ function addUsageCommand(program: Command, run: Run): void {
     .description(
       'count the requests (by outcome and type) and credits of each organization',
     )
-    .option(
-      '--since <WHEN>',
-      'count from this time on, such as 30d (ago) or 2026-11-20T00:00Z (default: 30d)',
-      pastMoment,
-    )
+    .addOption(countedSince())
     .option(
       '--until <WHEN>',
       'count up to this time, exclusive (default: now)',
@@ -231,11 +242,15 @@ function addUsageCommand(program: Command, run: Run): void {
 }
 
 async function reportUsage(db: Database, options: UsageOptions): Promise<Report> {
-  const { since = pastMoment('30d'), until = new Date(), organization = null } = options;
+  const { since, until = new Date(), organization = null } = options;
   const usage = await readUsage(db, organization, since, until);
   const heading = `From ${since.toISOString()} to before ${until.toISOString()}`;
   const data = usage.map((line) => ({ since, until, ...line }));
-  return { data, text: `${heading}\n\n${table(usage)}` };
+  const rows = usage.map(({ organizationId, ...line }) => ({
+    ...leading(line, ['name', 'charged', 'sourceDollars']),
+    organizationId,
+  }));
+  return { data, parts: [heading, table<object>(rows)] };
 }
 
 interface GrantOptions extends ChangedBy {
@@ -248,7 +263,7 @@ function addCreditCommands(program: Command, run: Run): void {
     .description('grant and adjust credits, and read the ledger');
   change(credits, 'grant', 'add credits that were bought')
     .argument(...ORG)
-    .argument('<AMOUNT>', '1 to 1000000000', integer(1, MAX_CREDITS))
+    .argument('<AMOUNT>', `1 to ${MAX_CREDITS}`, integer(1, MAX_CREDITS))
     .option(
       '--reference <TEXT>',
       'the number of an invoice or order, for which credits are granted only once',
@@ -263,7 +278,7 @@ function addCreditCommands(program: Command, run: Run): void {
           amount,
           options.reference,
         );
-        return { organizationId, ...granted };
+        return { organizationId, reference: options.reference, ...granted };
       }),
     );
   change(
@@ -289,6 +304,7 @@ function addCreditCommands(program: Command, run: Run): void {
     async (db, { limit }, id) =>
       (await listLedger(db, id, { since: null, until: null, after: null, limit }))
         .entries,
+    (entry) => leading(entry, ['createdAt', 'kind', 'amount', 'availableAfter', 'npi']),
   );
 }
 
@@ -308,7 +324,7 @@ function addKeyCommands(program: Command, run: Run): void {
     .description('issue, rotate, revoke, reactivate, and list API keys');
   change(keys, 'issue', 'create a key and print it once')
     .argument(...ORG)
-    .requiredOption('--name <NAME>', 'the purpose of the key', label(200))
+    .requiredOption('--name <NAME>', 'the purpose of the key (required)', label(200))
     .option(
       '--test',
       "issue a test key for the organization's sandbox; the first one creates the sandbox",
@@ -319,11 +335,13 @@ function addKeyCommands(program: Command, run: Run): void {
     );
   change(keys, 'rotate', 'replace an active key, and print the new one once')
     .argument(...KEY)
-    .option(
-      '--overlap <DURATION>',
-      'time for which the old key stays valid, such as 1h',
-      overlap,
-      0,
+    .addOption(
+      new Option(
+        '--overlap <DURATION>',
+        'time for which the old key stays valid, such as 1h',
+      )
+        .argParser(overlap)
+        .default(0, '0s'),
     )
     .action((id: string, by: ChangedBy & { readonly overlap: number }) =>
       run(async (db) => {
@@ -347,6 +365,10 @@ function addKeyCommands(program: Command, run: Run): void {
     .action((id: string, by: ChangedBy & { readonly yes?: true }) =>
       run((db) => reactivateKey(db, by, id, by.yes)),
     );
+  addKeyList(keys, run);
+}
+
+function addKeyList(keys: Command, run: Run): void {
   lists(
     keys
       .command('list')
@@ -357,13 +379,14 @@ function addKeyCommands(program: Command, run: Run): void {
     run,
     'createdAt',
     (db, _, id) => listKeys(db, id),
+    (key) => leading(key, ['id', 'hint', 'state', 'lastUsedAt', 'name']),
   );
 }
 
 function shownOnce<T extends IssuedKey>(data: T): Report {
   const once =
     'This is the only time the key is shown. Hand it over now. We do not store it; "keys rotate" replaces it.';
-  return { data, text: `${fields(data)}\n\n${once}` };
+  return { data, parts: [fields(data), once] };
 }
 
 /** Parses the value of `--overlap`. @returns milliseconds */
@@ -378,10 +401,11 @@ function addAuditCommands(program: Command, run: Run): void {
   lists(
     audit
       .command('list')
-      .description('list all changes made with this command, newest first')
-      .argument('[ORG]', `${ORG[1]}; default: all`),
+      .description('list the changes and readings by operators, newest first')
+      .argument('[ORG]', `${ORG[1]} (default: all)`),
     run,
     'at',
     (db, { limit }, id?: string) => listAudit(db, id ?? null, limit),
+    (entry) => leading(entry, ['at', 'action', 'subject', 'actor', 'reason']),
   );
 }

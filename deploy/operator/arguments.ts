@@ -1,13 +1,13 @@
 import { readFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
-import { type Command, InvalidArgumentError } from 'commander';
+import { type Command, InvalidArgumentError, Option } from 'commander';
 import { printable } from '../../api/client/printable.ts';
 import { findOrganizations } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { OperatorProblem, Refusal } from '../../db/errors.ts';
-import { parseDuration } from '../config/values.ts';
-import { type Run, shown, table } from './print.ts';
+import { parseDuration, parseMoment } from '../config/values.ts';
+import { type Part, type Run, shown, table } from './print.ts';
 
 // Parses the arguments and options of commands, before the database is queried. An invalid argument
 // or option ends the command with exit code 2.
@@ -22,6 +22,9 @@ export const OF_ORG = [
   '--organization <ORG>',
   `only this organization: ${ORG[1]}`,
 ] as const;
+
+/** Matches an NPI by its digits. Its check digit may be wrong. */
+export const NPI = /^[0-9]{10}$/;
 
 /**
  * Replaces the organization's name in the arguments and options of a command by the organization's
@@ -80,6 +83,34 @@ export function audited(command: Command, usual?: string): Command {
   return command
     .requiredOption('--reason <TEXT>', reason, label(1000), usual)
     .requiredOption('--actor <NAME>', ACTOR, label(200), userName());
+}
+
+/** The options of a command that needs `--yes`, because it cannot be undone. */
+export interface Confirmed extends ChangedBy {
+  readonly dryRun?: true;
+  readonly yes?: true;
+}
+
+/**
+ * Adds `--dry-run` and `--yes` to a command that cannot be undone. Without `--yes`, the command
+ * only counts what it would change. Then it exits with 0 if it was given `--dry-run`, and
+ * otherwise with 1.
+ * @param what what `--yes` does, for the help
+ */
+export function confirmed(command: Command, what: string): Command {
+  return command
+    .addOption(dryRun().conflicts('yes'))
+    .option('--yes', `${what}; otherwise the command only counts and exits with 1`);
+}
+
+/** Returns the option of a command that only counts. */
+export function dryRun(): Option {
+  return new Option('--dry-run', 'only count what would be changed');
+}
+
+/** Returns the exit code of a command that needs `--yes`. */
+export function exitCodeOf({ yes, dryRun }: Confirmed): 0 | 1 {
+  return yes || dryRun ? 0 : 1;
 }
 
 /**
@@ -144,6 +175,8 @@ export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
 
 /** The options of every command that lists rows. */
 export interface Listed {
+  readonly organization?: string;
+  readonly key?: string;
   readonly since?: Date;
   readonly limit: number;
 }
@@ -153,7 +186,7 @@ export interface Listed {
  * @param time the name of the row's member with its time. `--since` leaves out rows with an earlier
  * time
  * @param rows reads up to `limit` rows, the newest first by `time`
- * @param listed returns the columns to print for a row
+ * @param listed returns the columns to print for a row, the most useful first
  */
 export function lists<Row extends object, Options = unknown>(
   command: Command,
@@ -182,11 +215,23 @@ export function lists<Row extends object, Options = unknown>(
         const data = newest.filter(
           (row) => new Date(row[time] as string | Date) >= since,
         );
-        const parts = [table(data.map(listed))];
+        const { organization, key } = options;
+        const isOfOne = organization ?? key ?? command.processedArgs[0];
+        const printed = data.map((row) =>
+          isOfOne ? withOrganizationLast(listed(row)) : listed(row),
+        );
+        const parts: Part[] = [table<object>(printed)];
         if (data.length === limit) parts.push(`The newest ${limit}: --limit shows more.`);
-        return { data, text: parts.join('\n\n') };
+        return { data, parts };
       }),
     );
+}
+
+/** Moves the organization to the last column of a list that has only one organization. */
+function withOrganizationLast(row: object): object {
+  if (!('organizationId' in row)) return row;
+  const { organizationId, ...others } = row;
+  return { ...others, organizationId };
 }
 
 /**
@@ -226,24 +271,29 @@ export const integer = (smallest: number, largest: number) =>
     return value;
   });
 
-const MOMENT =
-  /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
-
 /**
  * Parses a moment in the past. The text is either a duration before now, such as `24h`, or a time
- * such as `2026-11-20T00:00Z`. A time needs `Z` or an offset, because otherwise we would have to
- * guess the time zone.
+ * such as `2026-11-20T00:00Z`.
  */
 export const pastMoment = parser(
   'a time ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',
   (text) => {
     const ms = parseDuration(text);
     if (ms !== null) return new Date(Date.now() - ms);
-    if (!MOMENT.test(text)) return null;
-    const at = Date.parse(text);
-    return at <= Date.now() ? new Date(at) : null;
+    const at = parseMoment(text);
+    return at !== null && at.getTime() <= Date.now() ? at : null;
   },
 );
+
+/** Returns the option for the beginning of the period that a command counts. */
+export function countedSince(): Option {
+  return new Option(
+    '--since <WHEN>',
+    'count from this time on, such as 30d (ago) or 2026-11-20T00:00Z',
+  )
+    .argParser(pastMoment)
+    .default(pastMoment('30d'), '30d');
+}
 
 /**
  * Returns the name of the user who runs the command, as the default of `--actor`. Returns undefined

@@ -1,9 +1,16 @@
 import { type Command, Option } from 'commander';
+import { findOwner } from '../../db/accounts/keys.ts';
+import type { Database } from '../../db/client.ts';
 import { listBatches } from '../../db/requests/batches.ts';
+import { cancelOpen, countOpen, openOfBatch } from '../../db/requests/cancel.ts';
 import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
 import { BATCH_STATUSES, type BatchStatus } from '../../db/words.ts';
 import { temporalUi } from '../config/config.ts';
 import {
+  type Confirmed,
+  change,
+  confirmed,
+  exitCodeOf,
   type Listed,
   lists,
   OF_ORG,
@@ -11,15 +18,33 @@ import {
   revealed,
   revealing,
 } from './arguments.ts';
-import { fields, type Run, sections, table } from './print.ts';
+import { fields, leading, type Part, type Report, type Run, table } from './print.ts';
 
-/** Adds the commands `batch list` and `batch show`. */
+const BATCH = ['<BATCH>', 'batch id (bat_…)'] as const;
+
+/** The leading columns of a list of batches. */
+const LIST_COLUMNS = [
+  'batchId',
+  'organizationId',
+  'status',
+  'createdAt',
+  'total',
+  'apiKeyId',
+] as const;
+
+/** Adds the commands `batch list`, `batch show`, and `batch cancel`. */
 export function addCommands(program: Command, run: Run): void {
-  const batch = program.command('batch').description('list and show batches');
+  const batch = program.command('batch').description('list, show, and cancel batches');
   const list = batch.command('list').description('list batches, newest first');
   lists(
     list
       .option(...OF_ORG)
+      .addOption(
+        new Option(
+          '--key <KEY>',
+          'only batches that were submitted with this key (key_…)',
+        ).conflicts('organization'),
+      )
       .addOption(
         new Option('--state <STATE>', 'only batches in this state').choices(
           BATCH_STATUSES,
@@ -27,14 +52,14 @@ export function addCommands(program: Command, run: Run): void {
       ),
     run,
     'createdAt',
-    async (
-      db,
-      { organization = null, state: status = null, limit }: Selected & Listed,
-    ) => {
-      const filter = { status, since: null, until: null, npi: null };
-      return (await listBatches(db, organization, filter, { after: null, limit }))
-        .batches;
+    async (db, { organization, key, state = null, limit }: Selected & Listed) => {
+      const keyId = key ?? null;
+      const owner = keyId === null ? organization : await findOwner(db, keyId);
+      const filter = { status: state, since: null, until: null, npi: null, keyId };
+      const page = { after: null, limit };
+      return (await listBatches(db, owner ?? null, filter, page)).batches;
     },
+    (one) => leading(one, LIST_COLUMNS),
   );
   revealing(
     batch.command('show'),
@@ -43,21 +68,70 @@ export function addCommands(program: Command, run: Run): void {
     .description(
       'show the requests of a batch, their vendor calls, and its webhook deliveries',
     )
-    .argument('<BATCH>', 'batch id (bat_…)')
+    .argument(...BATCH)
     .action((id: string, by: Revealing) =>
       run(async (db) => {
         const found = await inspectBatch(db, id);
         const { organizationId } = found.batch;
         const reading = { action: 'batch.reveal', organizationId, subject: id } as const;
         const data = presented(await revealed(db, found, by, reading));
-        return { data, rows: data.requests, text: textOf(data) };
+        return { data, rows: data.requests, parts: partsOf(data) };
       }),
     );
+  addCancelCommand(batch, run);
 }
 
 interface Selected {
-  readonly organization?: string | null;
   readonly state?: BatchStatus | null;
+}
+
+interface CancelOptions extends Confirmed {
+  readonly organization?: string;
+}
+
+function addCancelCommand(batch: Command, run: Run): void {
+  const cancel = change(
+    batch,
+    'cancel',
+    'end the open requests of a batch, or of an organization, as failed, and release their credits',
+  );
+  confirmed(cancel.argument('[BATCH]', BATCH[1]).option(...OF_ORG), 'cancel them')
+    .hook('preAction', () => {
+      const isOfBatch = cancel.processedArgs[0] !== undefined;
+      const { organization } = cancel.opts<CancelOptions>();
+      if (isOfBatch !== (organization !== undefined)) return;
+      cancel.error('error: give either a batch or --organization');
+    })
+    .action((batchId: string | undefined, options: CancelOptions) =>
+      run((db) => cancelRequests(db, options, batchId)),
+    );
+}
+
+async function cancelRequests(
+  db: Database,
+  options: CancelOptions,
+  batchId: string | undefined,
+): Promise<Report> {
+  const which = await selected(db, batchId, options);
+  const open = await countOpen(db, which);
+  const canceled = options.yes ? await cancelOpen(db, options, which) : 0;
+  const data = { ...which, ...open, canceled };
+  const closing = options.yes ? CANCELED : NOT_CANCELED;
+  const parts = [fields(data), closing];
+  return { data, parts, exitCode: exitCodeOf(options) };
+}
+
+const CANCELED =
+  'Their credits are available again, and their webhooks are sent within a minute.';
+const NOT_CANCELED = 'Nothing was canceled: add --yes to cancel these requests.';
+
+async function selected(
+  db: Database,
+  batchId: string | undefined,
+  { organization: organizationId = '' }: CancelOptions,
+) {
+  if (batchId === undefined) return { organizationId, batchId: null };
+  return await openOfBatch(db, batchId);
 }
 
 function presented({ batch, requests, deliveries }: BatchInspection) {
@@ -96,12 +170,12 @@ const REQUEST_COLUMNS = [
   'id',
   'npi',
   'status',
-  'replayed',
-  'creditsUsed',
-  'emailType',
-  'email',
   'reason',
+  'email',
+  'creditsUsed',
   'durationMs',
+  'emailType',
+  'replayed',
 ] as const;
 
 const ATTEMPT_COLUMNS = [
@@ -115,11 +189,13 @@ const ATTEMPT_COLUMNS = [
   'credits',
 ] as const;
 
-function textOf({
+const DELIVERY_ATTEMPT_COLUMNS = ['deliveryId', 'n', 'statusCode', 'reason'] as const;
+
+function partsOf({
   requests,
   deliveries,
   ...batch
-}: ReturnType<typeof presented>): string {
+}: ReturnType<typeof presented>): Part[] {
   // Requests for the same NPI share a lookup, so the same attempt can belong to several requests.
   // It is printed once.
   const attempts = new Map<string, Request['vendorAttempts'][number] & { npi: string }>();
@@ -129,7 +205,7 @@ function textOf({
       attempts.set(`${lookupId} ${vendor} ${n}`, { ...attempt, npi });
     }
   }
-  return sections([
+  return [
     fields(batch),
     'REQUESTS',
     table(requests, REQUEST_COLUMNS),
@@ -138,6 +214,10 @@ function textOf({
     'DELIVERIES',
     table(deliveries, ['id', 'requestId', 'state', 'decidedAt']),
     'DELIVERY ATTEMPTS',
-    table(deliveries.flatMap(({ attempts: log }) => log)),
-  ]);
+    table(
+      deliveries.flatMap(({ attempts: log }) =>
+        log.map((attempt) => leading(attempt, DELIVERY_ATTEMPT_COLUMNS)),
+      ),
+    ),
+  ];
 }

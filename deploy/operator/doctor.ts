@@ -5,10 +5,12 @@ import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/check.ts';
 import { diagnose, REPAIRABLE, repair } from '../../db/doctor/doctor.ts';
 import { checkProcesses } from '../../db/doctor/processes.ts';
+import { checkServer } from '../../db/doctor/server.ts';
 import { DatabaseError } from '../../db/errors.ts';
+import { noteDoctor } from '../../db/routines.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { accountable } from './arguments.ts';
-import { counted, type Report, type Run, table } from './print.ts';
+import { counted, type Part, type Report, type Run, table } from './print.ts';
 
 /** The maximum number of findings that `--fix` repairs for each check. */
 const MAX_REPAIRS = 1000;
@@ -16,6 +18,8 @@ const MAX_REPAIRS = 1000;
 const SHOWN = 3;
 
 const NOT_SET = 'Workflows were not checked: TEMPORAL_ADDRESS is not set.';
+const NOT_NOTED =
+  'The metrics of the doctor still show its last run: PostgreSQL takes no writes.';
 const FAIRNESS_UNKNOWN =
   'Temporal does not show whether fairness is on: see "Fairness" in deploy/operations.md.';
 
@@ -40,8 +44,8 @@ export function addCommands(program: Command, run: Run): void {
 
 /** Repairs all findings that are safe to repair. @returns what was repaired */
 async function repairAll(db: Database, by: ChangedBy, config: Config) {
-  const diagnosis = await diagnose(db, config, MAX_REPAIRS);
-  return await repair(db, by, diagnosis, config);
+  const checks = await diagnose(db, config, MAX_REPAIRS);
+  return await repair(db, by, checks, config);
 }
 
 async function examine(
@@ -51,20 +55,24 @@ async function examine(
   const config = loadConfig();
   const repairs = fix ? await repairAll(db, by, config) : undefined;
   const begun = performance.now();
-  const { checks: inDatabase } = await diagnose(db, config);
-  const checks = [...inDatabase];
+  const checks = await diagnose(db, config);
   const notes: string[] = [];
   if (!offline) {
-    checks.push(...(await checkProcesses(db)));
     const temporal = await checkTemporal(db, config);
     checks.push(...temporal.checks);
     notes.push(...temporal.notes);
+    // The next findings are not noted, because they have their own metrics, which are always
+    // current.
+    await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
+    checks.push(...(await checkProcesses(db)));
   }
+  checks.push(...(await checkServer(db)));
   const durationMs = Math.round(performance.now() - begun);
-  const findings = checks.reduce((sum, check) => sum + check.findings, 0);
+  const findings = sumOf(checks);
 
-  const parts = checks.filter((check) => check.findings > 0).map(textOf);
-  if (repairs !== undefined) parts.push(`REPAIRS\n${table(repairs)}`);
+  const found = checks.filter((check) => check.findings > 0);
+  const parts: Part[] = found.map(textOf);
+  if (repairs !== undefined) parts.push('REPAIRS', table(repairs));
   parts.push(...notes);
   const seconds = (durationMs / 1000).toFixed(1);
   const result = findings === 0 ? 'no findings' : counted(findings, 'finding');
@@ -75,7 +83,11 @@ async function examine(
     repairable: REPAIRABLE.has(check.code),
   }));
   const data = { findings, durationMs, checks: rows, repairs };
-  return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
+  return { data, rows, parts, exitCode: findings > 0 ? 3 : 0 };
+}
+
+function sumOf(checks: readonly CheckResult[]): number {
+  return checks.reduce((sum, check) => sum + check.findings, 0);
 }
 
 /** The results of the checks of Temporal, and notes that say which checks could not run and why. */

@@ -1,7 +1,6 @@
 import type { Command } from 'commander';
 import { buildSubject } from '../../activities/person/subject.ts';
 import type { Organization } from '../../activities/vendors/vendor.ts';
-import { printable } from '../../api/client/printable.ts';
 import type { Database } from '../../db/client.ts';
 import { isId } from '../../db/ids.ts';
 import {
@@ -15,8 +14,16 @@ import {
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
 import { temporalUi } from '../config/config.ts';
-import { parser, type Revealing, revealed, revealing } from './arguments.ts';
-import { counted, fields, type Report, type Run, table } from './print.ts';
+import { NPI, parser, type Revealing, revealed, revealing } from './arguments.ts';
+import {
+  counted,
+  fields,
+  labeled,
+  type Part,
+  type Report,
+  type Run,
+  table,
+} from './print.ts';
 
 /** Adds the command `explain`. */
 export function addCommands(program: Command, run: Run): void {
@@ -46,7 +53,7 @@ async function explainRequests(
   });
   return {
     data: { ...evidence, organization, chapters },
-    text: textOf(evidence, organization),
+    parts: partsOf(evidence, organization),
   };
 }
 
@@ -66,7 +73,7 @@ const reference = parser(
   'a request id (req_…) or an NPI of 10 digits',
   (text): Reference | null => {
     if (isId('req', text)) return { requestId: text };
-    return /^[0-9]{10}$/.test(text) ? { npi: text } : null;
+    return NPI.test(text) ? { npi: text } : null;
   },
 );
 
@@ -97,19 +104,20 @@ const STORED_COLUMNS = [
   'isSuppressed',
 ] as const;
 
-function textOf(evidence: Evidence, organization: Organization | null): string {
+function partsOf(evidence: Evidence, organization: Organization | null): Part[] {
   const { stored, chapters, otherChecks, suppressions } = evidence;
-  const parts = [fields(aboutProvider(evidence, organization))];
-  if (suppressions.length > 0) parts.push(`SUPPRESSED BY\n${table(suppressions)}`);
+  const parts: Part[] = [fields(aboutProvider(evidence, organization))];
+  if (suppressions.length > 0) parts.push('SUPPRESSED BY', table(suppressions));
+  if (chapters.length === 0) parts.push('There was no request for this NPI.');
   for (const chapter of chapters) {
     parts.push(storyOf(chapter));
     if (chapter.checks.length > 0) parts.push(table(candidatesOf(chapter)));
   }
   if (otherChecks.length > 0) {
-    parts.push(`CHECKED AGAIN, no request waiting\n${table(otherChecks, CHECK_COLUMNS)}`);
+    parts.push('CHECKED AGAIN WITHOUT A REQUEST', table(otherChecks, CHECK_COLUMNS));
   }
-  parts.push(`IN THE DIRECTORY NOW\n${table(stored, STORED_COLUMNS)}`);
-  return parts.join('\n\n');
+  parts.push('IN THE DIRECTORY NOW', table(stored, STORED_COLUMNS));
+  return parts;
 }
 
 function aboutProvider(evidence: Evidence, organization: Organization | null): object {
@@ -125,7 +133,7 @@ function aboutProvider(evidence: Evidence, organization: Organization | null): o
     active: provider?.active,
     'deactivated on': provider?.deactivatedOn,
     'known from': provider?.origin,
-    'endpoints in NPPES': endpoints,
+    'endpoints in nppes': endpoints,
     suppressed: suppression(evidence),
   };
   const ui = temporalUi();
@@ -139,7 +147,7 @@ function suppression({ isSuppressed, stored }: Evidence): true | string {
   if (addresses > 0) return `${addresses} of its addresses`;
   // The text only speaks of the addresses that are printed below it. A suppressed address from a
   // vendor is dropped without a record, so other addresses may be suppressed too.
-  return 'not the NPI, and no address below';
+  return 'neither the NPI nor an address below';
 }
 
 function entity(entityType: number | null): string {
@@ -165,14 +173,20 @@ interface Happening {
   readonly what: string;
 }
 
-/** Returns the text about one lookup: a heading, and a line for each event in the order of time. */
-function storyOf(chapter: Chapter): string {
+/** Lays out a heading of a lookup, and a line for each event in the order of time. */
+function storyOf(chapter: Chapter): Part {
   const happenings = happeningsOf(chapter);
   happenings.sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank);
-  const lines = happenings.map(
-    ({ at, what }) => `${at.toISOString()}  ${printable(what)}`,
-  );
-  return [headingOf(chapter), ...lines].join('\n');
+  const lines = happenings.map(({ at, what }) => [at.toISOString(), what] as const);
+  const heading = [headingOf(chapter), ...linksOf(chapter)].join('\n');
+  return (page) => `${heading}\n${labeled(lines)(page)}`;
+}
+
+/** Returns a link to the workflow of each request, if TEMPORAL_UI_URL is set. */
+function linksOf({ lookup, requests }: Chapter): string[] {
+  const ui = temporalUi();
+  if (ui === null || !lookup) return [];
+  return requests.map(({ id }) => `${ui}/${id}`);
 }
 
 function headingOf({ lookup, requests }: Chapter): string {
@@ -197,10 +211,22 @@ function happeningsOf({
   ];
   if (!lookup) return happenings;
   const { id, openedAt, closedAt, requestedType } = lookup;
-  const what = `lookup ${id} begins, for a requested type of ${requestedType}`;
+  const waited = waitForWorker(openedAt, requests);
+  const what = `lookup ${id} begins, for a requested type of ${requestedType}${waited}`;
   happenings.push({ at: openedAt, rank: 1, what });
   if (closedAt) happenings.push({ at: closedAt, rank: 5, what: 'lookup ends' });
   return happenings;
+}
+
+/**
+ * Returns a text about how long the first request waited for a worker. The text is empty if it
+ * waited for less than a second.
+ */
+function waitForWorker(openedAt: Date, requests: readonly EvidenceRequest[]): string {
+  const times = requests.map(({ acceptedAt }) => acceptedAt.getTime());
+  const seconds = (openedAt.getTime() - Math.min(...times)) / 1000;
+  if (seconds < 1) return '';
+  return `, after ${seconds.toFixed(1)} s of waiting for a worker`;
 }
 
 /**
@@ -213,11 +239,14 @@ function candidatesOf({ requests, checks }: Chapter) {
     const named = lines
       .filter(({ kind }) => kind === 'named')
       .map(({ source }) => source);
+    const { verdict, reason, decidedBy } = decisionOf(lines);
     return {
       email,
-      namedBy: [...new Set(named)].join(', '),
-      ...decisionOf(lines),
+      verdict,
       isReturned: requests.some((request) => request.email === email),
+      reason,
+      namedBy: [...new Set(named)].join(', '),
+      decidedBy,
     };
   });
 }
@@ -245,11 +274,11 @@ function decisionOf(checks: readonly EvidenceCheck[]) {
 function requestHappenings(request: EvidenceRequest): Happening[] {
   const { id, organizationId, batchId, requestedType, acceptedAt, deadlineAt } = request;
   const { status, settledAt, erasedAt } = request;
-  const wish = `for ${requestedType}, by ${deadlineAt.toISOString()}`;
+  const wish = `requested type ${requestedType}, deadline ${deadlineAt.toISOString()}`;
   const accepted = `${id} of ${organizationId} accepted in ${batchId}: ${wish}`;
   const happenings = [{ at: acceptedAt, rank: 0, what: accepted }];
   if (settledAt) happenings.push({ at: settledAt, rank: 6, what: settlement(request) });
-  else happenings.push({ at: new Date(), rank: 9, what: `${id} is still ${status}` });
+  else happenings.push({ at: new Date(), rank: 9, what: openText(id, status) });
   if (erasedAt) {
     happenings.push({
       at: erasedAt,
@@ -260,20 +289,35 @@ function requestHappenings(request: EvidenceRequest): Happening[] {
   return happenings;
 }
 
+function openText(id: string, status: string): string {
+  const text = `${id} is still ${status}`;
+  return status === 'accepted'
+    ? `${text}: it waits for a worker, or its first step fails (log of the workers)`
+    : text;
+}
+
+/** Explains the reasons of requests that were not ended by a source. */
+const ENDINGS: Readonly<Record<string, string>> = {
+  cancelled: 'an operator canceled it, or its workflow',
+  lookup_lost: 'its workflow was terminated, or lost with Temporal',
+  lookup_failed: 'its workflow failed because of a bug',
+};
+
 function settlement(request: EvidenceRequest): string {
   const { id, status, reason } = request;
   const price = priceOf(request);
   if (status === 'completed') {
     return `${id} completed with ${resultOf(request)}; ${price}`;
   }
-  return `${id} ${status}: ${reason ?? 'no reason noted'}; ${price}`;
+  const ending = inBrackets(ENDINGS[reason ?? ''] ?? null);
+  return `${id} ${status}: ${reason ?? 'no reason noted'}${ending}; ${price}`;
 }
 
-function priceOf({ replayed, creditsUsed }: EvidenceRequest): string {
+function priceOf({ replayed, creditsUsed, isCharged }: EvidenceRequest): string {
   if (replayed) return 'free replay';
-  return creditsUsed === 0
-    ? 'nothing charged'
-    : `${counted(creditsUsed, 'credit')} charged`;
+  if (creditsUsed === 0) return 'nothing charged';
+  const price = counted(creditsUsed, 'credit');
+  return isCharged ? `${price} charged` : `${price} not charged, see "doctor"`;
 }
 
 function resultOf({ email, emailType, emailLastValidatedAt }: EvidenceRequest): string {
@@ -287,7 +331,7 @@ function attemptHappenings(attempt: EvidenceAttempt): Happening[] {
   if (state === 'skip') {
     return [{ at: startedAt, rank: 2, what: `${vendor} not called${why}` }];
   }
-  const attemptNumber = n === 1 ? '' : `, time ${n}`;
+  const attemptNumber = n === 1 ? '' : `, attempt ${n}`;
   const begin = `${vendor} called${attemptNumber}${afterWait(waitedMs)}`;
   const happenings = [{ at: startedAt, rank: 2, what: begin }];
   if (endedAt) {
@@ -325,7 +369,7 @@ function afterWait(waitedMs: number | null): string {
 }
 
 function slotHappening({ source, requestId, askedAt, slotAt }: EvidenceSlot): Happening {
-  const wait = `it waits for its rate limit since ${askedAt.toISOString()}`;
+  const wait = `it has waited for its rate limit since ${askedAt.toISOString()}`;
   return {
     at: slotAt,
     rank: 7,

@@ -43,7 +43,7 @@ export function addCompletionCommand(
   program
     .command('completion')
     .description('print a script that completes "operator" in a shell')
-    .addArgument(new Argument('<SHELL>').choices(['bash', 'zsh', 'fish']))
+    .addArgument(new Argument('<SHELL>', 'your shell').choices(['bash', 'zsh', 'fish']))
     .action((shell: string) => {
       const file = new URL(`completion/operator.${shell}`, import.meta.url);
       stdout(readFileSync(file, 'utf8').replace('TREE', treeOf(program)));

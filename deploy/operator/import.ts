@@ -9,10 +9,11 @@ import {
   type ImportResult,
   importDownload,
 } from '../nppes/importer.ts';
-import { audited, label, parser } from './arguments.ts';
+import { audited, dryRun, label, parser } from './arguments.ts';
 import {
   type CommandSurroundings,
   fields,
+  type Part,
   type Report,
   type Run,
   table,
@@ -31,6 +32,7 @@ interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
   /** Only for `import emails`. */
   readonly source: string;
+  readonly dryRun?: true;
   /** Only for `import suppressions`. */
   readonly yes?: true;
 }
@@ -53,7 +55,7 @@ export function addCommands(
   addDownloadCommand(parent, run, surroundings, 'clinicians').description(
     'import the workplaces and groups of clinicians from "Doctors and Clinicians" of CMS',
   );
-  addRowCommand(parent, run, 'domains', (db) => domainRows(db)).description(
+  addRowCommand(parent, run, 'domains', domainRows).description(
     'import the email domains of employers; each row gets a verdict',
   );
   addRowCommand(parent, run, 'emails', (db, { source }) => emailRows(db, source))
@@ -94,7 +96,7 @@ function addDownloadCommand(
       'the file to which rejected rows are written (default: NAME.rejects.csv in the current folder)',
       label(4096),
     )
-    .option('--dry-run', 'only count the changes')
+    .addOption(dryRun())
     .option('--again', 'import the download even if it was imported before')
     .option('--yes', 'import it even if that removes more than 5 % of a table')
     .action((path: string, options: DownloadOptions) =>
@@ -118,8 +120,13 @@ function addRowCommand<T extends object>(
       'the file to which the line number and verdict of each row are written',
       label(4096),
     )
+    .option('--dry-run', 'only check the rows, and store none')
     .action((path: string, options: RowOptions) =>
-      run((db) => importFile(db, kind, path, options, rowsOf(db, options))),
+      run((db) => {
+        const work = rowsOf(db, options);
+        if (options.dryRun) return checkFile(path, options, work);
+        return importFile(db, kind, path, options, work);
+      }),
     );
 }
 
@@ -157,7 +164,7 @@ function downloadReport({ counts, members, ...result }: ImportResult): Report {
     );
   }
   const heading = asOf === null ? file : `${file}, as of ${asOf}`;
-  const parts = [
+  const parts: Part[] = [
     `${heading}: ${HEADLINES[outcome]}`,
     table(Object.entries(files).map(([kind, fates]) => ({ file: kind, ...fates }))),
   ];
@@ -168,7 +175,21 @@ function downloadReport({ counts, members, ...result }: ImportResult): Report {
     );
   }
   const data = { file, asOf, outcome, files, rejectsPath, seconds, rowsPerSecond };
-  return { data, text: parts.join('\n\n') };
+  return { data, parts };
+}
+
+/** Gives each row its verdict, without storing any. A row that can be stored is `acceptable`. */
+async function checkFile<T extends object>(
+  path: string,
+  { verdicts }: RowOptions,
+  work: RowImport<T>,
+): Promise<Report> {
+  const counts: Record<string, number> = {};
+  const store = async (rows: readonly T[]) => rows.map(() => 'acceptable');
+  await importRows({ ...work, store }, path, verdicts, counts);
+  const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const data = { rows, verdicts: counts };
+  return { data, parts: [fields({ rows, ...counts }), 'Nothing was stored.'] };
 }
 
 async function importFile<T extends object>(
@@ -192,12 +213,14 @@ async function importFile<T extends object>(
   await endImport(db, id, 'done', counts);
   const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const data = { id, file: file.name, rows, verdicts: counts };
-  const parts = [fields({ import: id, file: file.name, rows, ...counts })];
-  if (verdicts === undefined)
+  const parts: Part[] = [fields({ import: id, file: file.name, rows, ...counts })];
+  if (verdicts === undefined) {
     parts.push('To list the verdict of each row, add --verdicts FILE.');
-  else parts.push(`The verdict of each row is in ${verdicts}`);
+  } else {
+    parts.push(`The verdict of each row is in ${verdicts}`);
+  }
   const { unconfirmed: skipped = new Set<string>() } = work;
-  if (skipped.size === 0) return { data, text: parts.join('\n\n') };
+  if (skipped.size === 0) return { data, parts };
   const domains = [...skipped].sort();
   const reach = await countDomains(db, domains);
   const unconfirmed = { domains, ...reach };
@@ -205,5 +228,5 @@ async function importFile<T extends object>(
     fields({ 'not suppressed': domains.join(', '), ...reach }),
     'Rows with free-mail domains were skipped. Add --yes to suppress these domains too.',
   );
-  return { data: { ...data, unconfirmed }, text: parts.join('\n\n'), exitCode: 1 };
+  return { data: { ...data, unconfirmed }, parts, exitCode: 1 };
 }

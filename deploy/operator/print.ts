@@ -1,15 +1,50 @@
+import cliTruncate from 'cli-truncate';
+import { stringify } from 'csv-stringify/sync';
+import stringWidth from 'string-width';
+import wrapAnsi from 'wrap-ansi';
 import { printable } from '../../api/client/printable.ts';
 import type { Database } from '../../db/client.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
+
+/**
+ * The space for the output of a command, in columns of the terminal. A character has one column,
+ * most Chinese, Japanese, and Korean ones have two, and a combining mark has none.
+ */
+export interface Page {
+  /** A table leaves out the columns that don't fit into this width. */
+  readonly tableWidth: number;
+  /** Texts of a record are wrapped at this width. */
+  readonly lineWidth: number;
+}
+
+/** The width of tables if the output is a pipe or a file. */
+const USUAL_WIDTH = 80;
+
+/**
+ * Returns the page of the current terminal. In a pipe or a file, the lines of records have no
+ * maximum width.
+ * @param wide true if tables have all columns, and no line is cut or wrapped
+ */
+export function pageOf(wide = false): Page {
+  const unlimited = Number.POSITIVE_INFINITY;
+  if (wide) return { tableWidth: unlimited, lineWidth: unlimited };
+  const { columns } = process.stdout;
+  return { tableWidth: columns || USUAL_WIDTH, lineWidth: columns || unlimited };
+}
+
+/** Returns the text of a table or a record for a page. */
+type Layout = (page: Page) => string;
+export type Part = string | Layout;
 
 /** The result of a command. */
 export interface Report {
   readonly data: object;
   /**
-   * The text to print without `--json` or `--csv`. By default, a list is printed as a table, and a
-   * record as one line per member.
+   * The parts of the text to print without `--json` or `--csv`, with an empty line between them.
+   * After a heading in capitals, there is no empty line. By default, a list is printed as a table,
+   * and a record as one line per member.
    */
-  readonly text?: string;
+  readonly parts?: readonly Part[];
   /**
    * The rows that `--csv` prints. By default, these are the items of a list, or a record as one
    * row.
@@ -31,22 +66,21 @@ export interface CommandSurroundings {
   readonly output: ProgressOutput;
 }
 
-/** Returns a report as text, JSON, or CSV. */
-export function printed(
-  { data, text, rows }: Report,
-  as: { readonly json?: true; readonly csv?: true },
-): string {
-  if (as.csv) return csv(rows ?? [data].flat());
-  if (as.json) return json(data);
-  if (text !== undefined) return text;
-  return Array.isArray(data) ? table(data) : fields(data);
+/** The global options that choose the form of the output. */
+export interface Form {
+  readonly json?: true;
+  readonly csv?: true;
+  readonly wide?: true;
 }
 
-/**
- * Returns the width of the terminal. If the output is a pipe or a file, lines have no maximum
- * width.
- */
-const lineWidth = () => process.stdout.columns || Number.POSITIVE_INFINITY;
+/** Returns a report as lines of text, JSON, or CSV. */
+export function printed({ data, parts, rows }: Report, form: Form): string {
+  if (form.csv) return csv(rows ?? [data].flat());
+  if (form.json) return `${json(data)}\n`;
+  const usual = Array.isArray(data) ? table(data) : fields(data);
+  return `${sections(parts ?? [usual], pageOf(form.wide))}\n`;
+}
+
 const GAP = '  ';
 /**
  * The smallest width at which text is wrapped. If the terminal leaves less space for the text,
@@ -55,19 +89,28 @@ const GAP = '  ';
 const NARROWEST_TEXT = 30;
 
 /**
- * Returns a line for each member of a record, with its name and value. The values are aligned. A
+ * Lays out a line for each member of a record, with its name and value. The values are aligned. A
  * member of a nested record has both names, such as `batch id`.
  */
-export function fields(record: object): string {
+export function fields(record: object): Layout {
   const cells = cellsOf(record);
-  const width = longest(cells.map(([name]) => spelled(name, ' ')));
-  const textWidth = Math.max(lineWidth() - width - GAP.length, NARROWEST_TEXT);
-  const nextLine = `\n${' '.repeat(width)}${GAP}`;
-  const lines = cells.map(([name, cell]) => {
-    const text = wrapped(printable(textOf(cell)), textWidth).join(nextLine);
-    return `${spelled(name, ' ').padEnd(width)}${GAP}${text}`;
-  });
-  return lines.join('\n');
+  return labeled(cells.map(([name, cell]) => [spelled(name, ' '), textOf(cell)]));
+}
+
+/** Lays out a line for each pair of a label and a text. The texts are aligned. */
+export function labeled(
+  pairs: readonly (readonly [label: string, text: string])[],
+): Layout {
+  return ({ lineWidth }) => {
+    const width = widest(pairs.map(([label]) => label));
+    const textWidth = Math.max(lineWidth - width - GAP.length, NARROWEST_TEXT);
+    const nextLine = `\n${' '.repeat(width)}${GAP}`;
+    const lines = pairs.map(([label, text]) => {
+      const wrapped = wrapAnsi(printable(text), textWidth, { hard: true });
+      return `${padded(label, width)}${GAP}${wrapped.replaceAll('\n', nextLine)}`;
+    });
+    return lines.join('\n');
+  };
 }
 
 /**
@@ -88,45 +131,77 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
   return cells;
 }
 
+/** The greatest width of a cell in a table without `--wide`. An id has 30 characters. */
+const MAX_CELL = 40;
+/** A text is cut at the end of a line only if this much of it remains. */
+const MIN_CELL = 16;
+const ELLIPSIS = '…';
+
 /**
- * Returns a table with the given columns, by default all members of the first row. Columns with
- * numbers are aligned right, and all others left. If the table is wider than the terminal, each row
- * is printed as a record, as psql does with `\x auto`.
+ * Lays out a table. Columns with numbers are aligned right, and all others left. A table has the
+ * leading columns that fit into the page. If there are more, its heading ends with an ellipsis.
+ * @param names the columns, the most useful first. The default is all members of the first row
  */
 export function table<T extends object>(
   rows: readonly T[],
   names: readonly (keyof T & string)[] = Object.keys(rows[0] ?? {}) as (keyof T &
     string)[],
-): string {
-  if (rows.length === 0) return '(none)';
-  const columns = names.map((name) => {
-    const cells = rows.map((row) => row[name]);
-    return columnOf(name, cells);
-  });
-  const heading = columns.map((texts) => texts[0]).join(GAP);
-  if (heading.length > lineWidth()) {
-    const records = rows.map((row) =>
-      Object.fromEntries(names.map((name) => [name, row[name]])),
-    );
-    return records.map(fields).join('\n\n');
-  }
-  const body = rows.map((_, n) => columns.map((texts) => texts[n + 1]).join(GAP));
-  return [heading, ...body].map((line) => line.trimEnd()).join('\n');
+): Layout {
+  return ({ tableWidth }) => {
+    if (rows.length === 0) return '(none)';
+    const columns: (readonly string[])[] = [];
+    let room = Math.max(tableWidth, MAX_CELL) - ELLIPSIS.length;
+    for (const name of names) {
+      const cells = rows.map((row) => row[name]);
+      const column = columnOf(name, cells, room);
+      if (column === null) break;
+      columns.push(column);
+      room -= (column[0] ?? '').length + GAP.length;
+    }
+    const lines = ['', ...rows].map((_, n) => columns.map((texts) => texts[n]).join(GAP));
+    if (columns.length < names.length) lines[0] += ELLIPSIS;
+    return lines.map((line) => line.trimEnd()).join('\n');
+  };
 }
 
-/** Returns the heading and the cells of a column as texts, padded to the same length. */
-function columnOf(name: string, cells: readonly unknown[]): readonly string[] {
+/**
+ * Returns the heading and the cells of a column as texts, padded to the same width. Wide texts are
+ * cut.
+ * @returns null if there is not enough room
+ */
+function columnOf(
+  name: string,
+  cells: readonly unknown[],
+  room: number,
+): readonly string[] | null {
+  const isWide = !Number.isFinite(room);
   const heading = spelled(name, ' ').toUpperCase();
-  const texts = [heading, ...cells.map((cell) => printable(textOf(cell)))];
-  const width = longest(texts);
-  if (cells.some((cell) => typeof cell === 'number')) {
-    return texts.map((text) => text.padStart(width));
+  const texts = [heading, ...cells.map((cell) => printable(cellText(cell, isWide)))];
+  const isNumeric = cells.some((cell) => typeof cell === 'number');
+  const whole = widest(texts);
+  let width = whole;
+  if (!isWide && !isNumeric && !cells.some((cell) => cell instanceof Date)) {
+    width = Math.min(whole, Math.max(heading.length, MAX_CELL), room);
+    if (width < Math.min(whole, Math.max(heading.length, MIN_CELL))) return null;
   }
-  return texts.map((text) => text.padEnd(width));
+  if (width > room) return null;
+  if (isNumeric) return texts.map((text) => text.padStart(width));
+  return texts.map((text) => padded(cliTruncate(text, width), width));
 }
 
-function longest(texts: readonly string[]): number {
-  return texts.reduce((most, { length }) => Math.max(most, length), 0);
+function padded(text: string, width: number): string {
+  return text + ' '.repeat(width - stringWidth(text));
+}
+
+/** Returns the text of a cell. A time has milliseconds only in a wide table. */
+function cellText(cell: unknown, isWide: boolean): string {
+  const text = textOf(cell);
+  if (cell instanceof Date && !isWide) return text.replace(/\.\d+Z$/, 'Z');
+  return text;
+}
+
+function widest(texts: readonly string[]): number {
+  return texts.reduce((most, text) => Math.max(most, stringWidth(text)), 0);
 }
 
 /**
@@ -135,28 +210,27 @@ function longest(texts: readonly string[]): number {
  * (OWASP, CSV Injection).
  */
 function csv(rows: readonly object[]): string {
-  const records = rows.map((row) => new Map(cellsOf(row)));
-  const names = [...new Set(records.flatMap((cells) => [...cells.keys()]))];
-  const heading = names.map((name) => spelled(name, '_').replaceAll(' ', '_'));
-  const lines = records.map((cells) => names.map((name) => csvCell(cells.get(name))));
-  return [heading, ...lines].map((cells) => cells.join(',')).join('\n');
+  if (rows.length === 0) return '';
+  const records = rows.map((row) => Object.fromEntries(cellsOf(row)));
+  const names = new Set(records.flatMap((record) => Object.keys(record)));
+  const columns = [...names].map((key) => {
+    return { key, header: spelled(key, '_').replaceAll(' ', '_') };
+  });
+  return stringify(records, {
+    columns,
+    header: true,
+    escape_formulas: true,
+    cast: { boolean: String, date: textOf, object: textOf },
+  });
 }
 
-function csvCell(cell: unknown): string {
-  if (cell === null || cell === undefined) return '';
-  if (typeof cell === 'boolean') return String(cell);
-  const isFormula = typeof cell === 'string' && /^[=+\-@\t\r]/.test(cell);
-  const text = isFormula ? `'${cell}` : textOf(cell);
-  if (!/[",\r\n]/.test(text)) return text;
-  return `"${text.replaceAll('"', '""')}"`;
-}
-
-/** Breaks a text into lines, between words or within a word that is longer than a line. */
-function wrapped(text: string, width: number): readonly string[] {
-  if (text.length <= width) return [text];
-  const rest = width - 1;
-  const lines = text.match(new RegExp(`\\S(?:.{0,${rest}}(?=\\s|$)|.{${rest}})`, 'gu'));
-  return lines ?? [''];
+/** Returns a row with the most useful columns first, for `table`. */
+export function leading<Row extends object>(
+  row: Row,
+  first: readonly (keyof Row)[],
+): object {
+  const columns = first.map((name) => [name, row[name]]);
+  return Object.assign(Object.fromEntries(columns), row);
 }
 
 /** Returns a number with its noun, such as `1 credit` or `2 credits`. */
@@ -217,12 +291,9 @@ class Masks {
   }
 }
 
-/**
- * Joins the parts of a report with empty lines between them. After a heading in capitals, there is
- * no empty line.
- */
-export function sections(parts: readonly string[]): string {
-  return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
+function sections(parts: readonly Part[], page: Page): string {
+  const texts = parts.map((part) => (typeof part === 'string' ? part : part(page)));
+  return texts.join('\n\n').replaceAll(/(^|\n\n)([A-Z ]+)\n\n/g, '$1$2\n');
 }
 
 /**
@@ -243,6 +314,8 @@ function renamed(value: unknown): unknown {
 
 function textOf(cell: unknown): string {
   if (cell === null || cell === undefined) return '-';
+  // JSON has null for an infinite number, such as the age of a sweep before the first one.
+  if (cell === Number.POSITIVE_INFINITY) return '-';
   if (typeof cell === 'boolean') return cell ? 'yes' : 'no';
   if (cell instanceof Date) return cell.toISOString();
   if (typeof cell === 'object') return JSON.stringify(cell).replaceAll(',"', ', "');

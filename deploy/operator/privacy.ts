@@ -21,8 +21,18 @@ import {
   type SuppressionTarget,
 } from '../../db/privacy/suppressions.ts';
 import type { SuppressionKind } from '../../db/words.ts';
-import { change, lists, orStdin, parser, pastMoment } from './arguments.ts';
-import { fields, json, type Report, type Run } from './print.ts';
+import {
+  type Confirmed,
+  change,
+  confirmed,
+  exitCodeOf,
+  lists,
+  NPI,
+  orStdin,
+  parser,
+  pastMoment,
+} from './arguments.ts';
+import { fields, json, leading, type Report, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI or an email address; - reads it from stdin';
 
@@ -37,9 +47,9 @@ export function addCommands(program: Command, run: Run): void {
     .action((subject: DataSubject, by: AskedBy) =>
       run((db) => exportData(db, by, subject)),
     );
-  asked(privacy, 'erase', 'erase the addresses of a person permanently')
+  const erase = asked(privacy, 'erase', 'erase the addresses of a person permanently');
+  confirmed(erase, 'erase them; this cannot be undone')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-    .option('--yes', 'erase them; this cannot be undone')
     .action((subject: DataSubject, options: EraseOptions) =>
       run((db) => eraseData(db, options, subject)),
     );
@@ -50,6 +60,7 @@ export function addCommands(program: Command, run: Run): void {
     run,
     'doneAt',
     (db, { limit }) => listPrivacyRequests(db, limit),
+    (one) => leading(one, ['doneAt', 'kind', 'subject']),
   );
 }
 
@@ -62,24 +73,23 @@ async function exportData(
   await transaction(db, (tx) =>
     recordPrivacyRequest(tx, by, 'privacy.export', subject, {}),
   );
-  return { data, text: json(data) };
+  return { data, parts: [json(data)] };
 }
 
-interface EraseOptions extends AskedBy {
-  readonly yes?: boolean;
-}
+type EraseOptions = AskedBy & Confirmed;
 
 async function eraseData(
   db: Database,
-  { yes = false, ...by }: EraseOptions,
+  options: EraseOptions,
   subject: DataSubject,
 ): Promise<Report> {
-  const counts = await eraseSubject(db, by, subject, !yes);
+  const { yes = false } = options;
+  const counts = await eraseSubject(db, options, subject, !yes);
   const closing = closingOf(yes, Object.values(counts));
   return {
     data: { erased: yes, ...counts },
-    text: `${fields(counts)}\n\n${closing}`,
-    exitCode: yes ? 0 : 1,
+    parts: [fields(counts), closing],
+    exitCode: exitCodeOf(options),
   };
 }
 
@@ -114,11 +124,13 @@ function asked(parent: Command, name: string, description: string): Command {
         .choices(['person', 'agent', 'authority'])
         .default('person'),
     )
-    .option(
-      '--received <WHEN>',
-      'when the request arrived, such as 24h (ago) or 2026-11-20T00:00Z; default: now',
-      pastMoment,
-      new Date(),
+    .addOption(
+      new Option(
+        '--received <WHEN>',
+        'when the request arrived, such as 24h (ago) or 2026-11-20T00:00Z',
+      )
+        .argParser(pastMoment)
+        .default(new Date(), 'now'),
     );
 }
 
@@ -194,7 +206,7 @@ async function unconfirmed(db: Database, which: SuppressionTarget): Promise<Repo
   const data = { ...which, suppressed: false, ...reach };
   const closing =
     'Nothing was suppressed: this is a free-mail domain. Add --yes to suppress all of it.';
-  return { data, text: `${fields(data)}\n\n${closing}`, exitCode: 1 };
+  return { data, parts: [fields(data), closing], exitCode: 1 };
 }
 
 async function removeTarget(
@@ -215,7 +227,6 @@ const target = parser(`${TARGET}; not a suffix such as co.uk`, (text) => {
   return TARGETS[guessWord(trimmed)](trimmed);
 });
 
-const NPI = /^[0-9]{10}$/;
 const SHA256 = /^[0-9a-f]{64}$/i;
 
 export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';

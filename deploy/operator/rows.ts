@@ -26,6 +26,7 @@ import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
+import { isDay, parseMoment } from '../config/values.ts';
 import { CsvReader, type CsvRecord, MAX_VALUE_LENGTH } from '../nppes/csv.ts';
 import {
   cannotOpen,
@@ -33,7 +34,7 @@ import {
   orImportProblem,
   requireOther,
 } from '../nppes/layout.ts';
-import { isDay } from '../nppes/rows.ts';
+import { NPI } from './arguments.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
 // Imports a CSV file, and gives each row a verdict, such as `stored`. Files may have any size,
@@ -195,8 +196,6 @@ function cellsOf(record: CsvRecord): string[] {
 }
 
 const DAY_MS = 86_400_000;
-const DATE =
-  /^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2}))?$/;
 /** Matches the name of a source. The name is stored with each address and shown to operators. */
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
@@ -229,7 +228,7 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   return {
     columns: ['npi', 'email', 'type', 'validated_at', 'source', 'name'],
     header: ['npi', 'email'],
-    refuses: ({ cells: [npi = ''] }) => (/^[0-9]{10}$/.test(npi) ? null : EMAILS_HEADER),
+    refuses: ({ cells: [npi = ''] }) => (NPI.test(npi) ? null : EMAILS_HEADER),
     judge: (cell) => judgeEmail(cell, source, now),
     async store(rows) {
       const judged = await judgeOwners(db, rows);
@@ -323,10 +322,9 @@ function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow 
  */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
-  if (!DATE.test(text) || !isDay(text.slice(0, 10))) return 'bad';
-  const time = Date.parse(text);
-  if (Number.isNaN(time) || time - now >= DAY_MS) return 'bad';
-  return new Date(Math.min(time, now));
+  const at = isDay(text) ? new Date(text) : parseMoment(text);
+  if (at === null || at.getTime() - now >= DAY_MS) return 'bad';
+  return new Date(Math.min(at.getTime(), now));
 }
 
 type Suppressed = SuppressionTarget & { readonly reason: string };

@@ -1,12 +1,16 @@
 import type { Command } from 'commander';
 import { DNS } from '../../activities/verification/dns-control.ts';
 import type { Database } from '../../db/client.ts';
+import { GRACE_SECONDS } from '../../db/doctor/check.ts';
+import { DELIVERY_GRACE_SECONDS } from '../../db/doctor/work.ts';
 import { readSourceStats } from '../../db/lookups/sources.ts';
 import { readiness } from '../../db/migrate.ts';
+import { readServerStats, SERVER_LIMITS } from '../../db/server.ts';
 import { readConcerns, readStats } from '../../db/stats.ts';
-import { listApis, listVersions } from '../../db/workers.ts';
+import { tlsWarning } from '../../db/tls.ts';
+import { listApis, listSilent, listVersions } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
-import { fields, type Report, type Run, sections, spelled, table } from './print.ts';
+import { fields, type Part, type Report, type Run, spelled, table } from './print.ts';
 
 const HOUR_MS = 3_600_000;
 
@@ -15,28 +19,89 @@ const HOUR_MS = 3_600_000;
  */
 interface Limit {
   readonly stat: string;
-  readonly seconds: number;
+  readonly max: number;
   readonly warning: string;
 }
 
 const LIMITS: readonly Limit[] = [
   {
     stat: 'sweep_age_seconds',
-    seconds: 120,
-    warning:
-      'no sweep for two minutes: look for "sweep failed" in the log of the workers',
+    max: 2 * GRACE_SECONDS,
+    warning: 'no sweep for two minutes: see deploy/runbooks/processes-down.md',
   },
   {
     stat: 'request_overdue_seconds',
-    seconds: 60,
+    max: GRACE_SECONDS,
     warning: 'a request is overdue: "doctor" shows which one',
   },
   {
     stat: 'delivery_overdue_seconds',
-    seconds: 900,
+    max: DELIVERY_GRACE_SECONDS,
     warning: 'a webhook delivery is overdue: "doctor" shows which one',
   },
+  {
+    stat: 'database_disk_full',
+    max: 0,
+    warning: 'the disk of PostgreSQL is full: see deploy/runbooks/postgresql-full.md',
+  },
+  {
+    stat: 'database_slot_bytes_active',
+    max: SERVER_LIMITS.slotBytes,
+    warning: 'a replication slot fills the disk of PostgreSQL: "doctor" shows which one',
+  },
+  {
+    stat: 'database_slot_bytes_inactive',
+    max: SERVER_LIMITS.inactiveSlotBytes,
+    warning:
+      'a replication slot is inactive and fills the disk of PostgreSQL: "doctor" shows which one',
+  },
+  {
+    stat: 'database_lock_seconds',
+    max: SERVER_LIMITS.lockSeconds,
+    warning: 'a session locks balances, batches, or requests: "doctor" shows which one',
+  },
+  {
+    stat: 'database_oldest_transaction_seconds',
+    max: SERVER_LIMITS.transactionSeconds,
+    warning: 'a transaction has been open for an hour: "doctor" shows which one',
+  },
+  {
+    stat: 'database_dead_rows',
+    max: SERVER_LIMITS.deadRows,
+    warning: 'a table has more dead rows than live ones: "doctor" shows which one',
+  },
+  {
+    stat: 'doctor_findings',
+    max: 0,
+    warning: 'the last run of "doctor" had findings: run it again',
+  },
+  {
+    stat: 'doctor_age_seconds',
+    max: SERVER_LIMITS.routineSeconds,
+    warning: '"doctor" has not run for two days: run it every day',
+  },
+  {
+    stat: 'backup_age_seconds',
+    max: SERVER_LIMITS.routineSeconds,
+    warning: 'no backup was noted for two days: see deploy/runbooks/routine-late.md',
+  },
+  {
+    stat: 'import_age_seconds_nppes',
+    max: SERVER_LIMITS.importSeconds,
+    warning: 'NPPES was last imported 45 days ago: import the newest files',
+  },
+  {
+    stat: 'import_age_seconds_clinicians',
+    max: SERVER_LIMITS.importSeconds,
+    warning: 'the file of clinicians was last imported 45 days ago: import the newest',
+  },
 ];
+
+const CONNECTIONS_SPENT =
+  'PostgreSQL has few connections left: "doctor" shows whose limit is reached';
+
+const HELD_WITHOUT_REQUEST =
+  'credits are held although no request is open: "doctor" shows whose';
 
 /** Adds the command `status`. */
 export function addCommands(program: Command, run: Run): void {
@@ -49,30 +114,39 @@ export function addCommands(program: Command, run: Run): void {
 }
 
 async function reportStatus(db: Database): Promise<Report> {
-  const stats = await sumFigures(db);
+  const stats = await sumStats(db);
   const sources = await listSources(db);
   const workers = await listVersions(db);
   const apis = await listApis(db);
+  const concerns = await readConcerns(db);
   const lists = {
     apis,
     workers,
-    ...(await readConcerns(db)),
+    ...concerns,
     sourcesInTheLastHour: sources,
   };
   const health = { temporal: await askTemporal(), migrations: await readiness(db) };
 
   const attention = [...healthWarnings(health), ...trouble(apis, workers)];
-  for (const { stat, seconds, warning } of LIMITS) {
+  attention.push(...(await listSilent(db)).map(silentProcesses));
+  attention.push(...failures(concerns.settledInTheLastQuarterHour));
+  for (const { stat, max, warning } of LIMITS) {
     const value = stats[stat] ?? 0;
-    if (value > seconds) attention.push(warning);
+    if (value > max) attention.push(warning);
   }
+  const { database_connections_used: used = 0, database_connections_limit: most = 0 } =
+    stats;
+  if (used >= SERVER_LIMITS.connectionShare * most) attention.push(CONNECTIONS_SPENT);
+  if (isHeldWithoutRequest(stats)) attention.push(HELD_WITHOUT_REQUEST);
   for (const { source, breaker, lastError } of sources) {
-    if (breaker !== 'closed') attention.push(notAsked(source, lastError));
+    if (breaker === 'open' || breaker === 'half_open') {
+      attention.push(notAsked(source, lastError));
+    }
   }
 
   const apisAlive = apis.reduce((sum, one) => sum + one.apis, 0);
   const workersAlive = workers.reduce((sum, one) => sum + one.workers, 0);
-  const parts = [
+  const parts: Part[] = [
     summaryOf(attention),
     'NOW',
     fields({ ...health, apisAlive, workersAlive, ...stats }),
@@ -85,43 +159,51 @@ async function reportStatus(db: Database): Promise<Report> {
   return {
     data: { attention, ...health, stats, ...lists },
     rows: [{ ...health, ...stats }],
-    text: sections(parts),
+    parts,
     exitCode: attention.length > 0 ? 3 : 0,
   };
 }
 
 /**
- * Returns the stats of the service, such as `requests_accepted`, added up over all organizations.
+ * Returns the stats of the service, such as `requests_open_accepted`, added up over all organizations.
  */
-async function sumFigures(db: Database): Promise<Record<string, number>> {
+async function sumStats(db: Database): Promise<Record<string, number>> {
   const stats: Record<string, number> = {};
-  for (const { name, labels, value } of await readStats(db, [])) {
+  const read = [...(await readServerStats(db)), ...(await readStats(db, []))];
+  for (const { name, labels, value } of read) {
     const words = [name.replace('npe_', '')];
     for (const [label, kind] of Object.entries(labels)) {
       if (label !== 'organization') words.push(kind);
     }
     const stat = words.join('_');
-    stats[stat] = Math.round((stats[stat] ?? 0) + value);
+    const before = stats[stat] ?? 0;
+    // Waits of organizations are not added up. The longest one is shown.
+    const after = stat.endsWith('_seconds') ? Math.max(before, value) : before + value;
+    stats[stat] = Math.round(after);
   }
   return stats;
 }
 
 async function listSources(db: Database) {
   const sources = await readSourceStats(db, new Date(Date.now() - HOUR_MS));
-  return sources.map(
-    ({ source, role, breaker, pausedUntil, creditsToday, asked, found, lastError }) => {
-      return {
-        source,
-        role,
-        breaker,
-        pausedUntil,
-        creditsToday,
-        asked,
-        found,
-        lastError,
-      };
-    },
-  );
+  return sources.map((stats) => ({
+    source: stats.source,
+    role: stats.role,
+    breaker: stats.breaker,
+    lastError: stats.lastError,
+    asked: stats.asked,
+    found: stats.found,
+    creditsToday: stats.creditsToday,
+    pausedUntil: stats.pausedUntil,
+  }));
+}
+
+/** Returns true if credits are held although no request is open. */
+function isHeldWithoutRequest(stats: Readonly<Record<string, number>>): boolean {
+  const accepted = stats.requests_open_accepted ?? 0;
+  const inProgress = stats.requests_open_in_progress ?? 0;
+  const held = stats.credits_balance_held ?? 0;
+  return held > 0 && accepted + inProgress === 0;
 }
 
 interface Health {
@@ -131,9 +213,14 @@ interface Health {
 
 function healthWarnings({ temporal, migrations }: Health): string[] {
   const warnings: string[] = [];
+  const exposed = tlsWarning(loadConfig().databaseUrl);
+  if (exposed !== null) warnings.push(exposed);
   if (temporal.startsWith('Temporal')) warnings.push(temporal);
-  if (migrations !== 'ready') {
+  if (migrations === 'migrations_missing') {
     warnings.push('migrations are missing: run "npm run migrate"');
+  }
+  if (migrations === 'database_read_only') {
+    warnings.push('PostgreSQL takes no writes: see deploy/runbooks/postgresql-down.md');
   }
   return warnings;
 }
@@ -145,9 +232,25 @@ function summaryOf(attention: readonly string[]): string {
 
 function notAsked(source: string, lastError: string | null): string {
   if (source === DNS) {
-    return `name servers are not believed (${lastError}): see deploy/runbooks/dns-lying.md`;
+    return `name servers are not trusted (${lastError}): see deploy/runbooks/dns-lying.md`;
   }
   return `${source} is not called (${lastError}): see "vendors"`;
+}
+
+/** Returns a sentence if so many recent requests failed that the alert `RequestsFailing` fires. */
+function failures(
+  settled: Awaited<ReturnType<typeof readConcerns>>['settledInTheLastQuarterHour'],
+): string[] {
+  let failed = 0;
+  let all = 0;
+  for (const { status, requests } of settled) {
+    all += requests;
+    if (status === 'failed') failed += requests;
+  }
+  if (failed <= 5 || failed <= all / 10) return [];
+  return [
+    `${failed} of the ${all} requests of the last 15 minutes failed: see deploy/runbooks/requests-failing.md`,
+  ];
 }
 
 /** Returns a sentence for each problem with the API and worker processes. */
@@ -158,15 +261,23 @@ function trouble(
   const found: string[] = [];
   if (apis.length === 0) found.push('no API is alive: start one');
   if (workers.length === 0) {
-    found.push('no worker is alive: start one');
+    found.push('no worker is alive: see deploy/runbooks/processes-down.md');
     return found;
   }
-  for (const { namespace, queue, has_worker: hasWorker } of apis) {
+  for (const { namespace, queue, hasWorker } of apis) {
     if (hasWorker) continue;
     const where = `an API starts workflows in the queue ${queue} of the namespace ${namespace}, which no worker uses`;
     found.push(`${where}: check TEMPORAL_NAMESPACE and TASK_QUEUE`);
   }
   return found;
+}
+
+type Silent = Awaited<ReturnType<typeof listSilent>>[number];
+
+/** Returns a sentence about the processes of a kind that send no heartbeat. */
+function silentProcesses({ kind, ids }: Silent): string {
+  const noun = kind === 'api' ? 'an API' : 'a worker';
+  return `${noun} was killed or hangs (${ids.join(', ')}): see deploy/runbooks/processes-down.md`;
 }
 
 /**

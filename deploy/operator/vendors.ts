@@ -2,10 +2,18 @@ import { type Command, Option } from 'commander';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
-import { forgetChecks, forgetMisses } from '../../db/lookups/lookups.ts';
+import { countMisses, forgetChecks, forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceStats, type SourceStats } from '../../db/lookups/sources.ts';
-import { change, label, parser, pastMoment } from './arguments.ts';
-import { type Run, sections, table } from './print.ts';
+import {
+  change,
+  countedSince,
+  dryRun,
+  label,
+  NPI,
+  parser,
+  pastMoment,
+} from './arguments.ts';
+import { leading, type Part, type Run, table } from './print.ts';
 
 /** Adds the commands `vendors` and `lookups`. */
 export function addCommands(program: Command, run: Run): void {
@@ -14,16 +22,12 @@ export function addCommands(program: Command, run: Run): void {
     .description(
       'show the hit rate, cost, latency, and circuit breaker of each vendor and verifier',
     )
-    .option(
-      '--since <WHEN>',
-      'count from this time on, such as 30d (ago) or 2026-11-20T00:00Z (default: 30d)',
-      pastMoment,
-    )
-    .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
+    .addOption(countedSince())
+    .action(({ since }: { readonly since: Date }) =>
       run(async (db) => {
         const stats = await readSourceStats(db, since);
         const data = stats.map(withRates);
-        return { data, text: textOf(data) };
+        return { data, parts: partsOf(data) };
       }),
     );
   const lookups = program
@@ -71,33 +75,39 @@ function addForgetCommand(lookups: Command, run: Run): void {
       'only rejections by the verifier with this id, such as reacher',
       label(100),
     )
-    .option('--dry-run', 'only count the results that would be discarded')
-    .hook('preAction', () => requireNpiOrSince(forget))
-    .action((which: string | undefined, options: ForgetOptions) =>
-      run(async (db) => {
-        if (which === undefined) return await forgetRejections(db, options);
-        return { npi: which, forgotten: await forgetMisses(db, options, which) };
-      }),
-    );
+    .addOption(dryRun())
+    .action((which: string | undefined, options: ForgetOptions) => {
+      const { since, until, verdictReason, source } = options;
+      if (which === undefined && since !== undefined) {
+        return run((db) => forgetRejections(db, options, since));
+      }
+      if (which === undefined || since !== undefined) {
+        return forget.error('error: give either an NPI or --since');
+      }
+      if (until !== undefined || verdictReason !== undefined || source !== undefined) {
+        return forget.error(
+          'error: with an NPI, give none of --until, --verdict-reason, and --source',
+        );
+      }
+      return run((db) => forgetResults(db, options, which));
+    });
 }
 
-function requireNpiOrSince(forget: Command): void {
-  const { since, until, verdictReason, source, dryRun } = forget.opts<ForgetOptions>();
-  const isOfNpi = forget.processedArgs[0] !== undefined;
-  if (isOfNpi === (since !== undefined)) {
-    forget.error('error: give either an NPI or --since');
-  }
-  const others = [until, verdictReason, source, dryRun];
-  if (isOfNpi && others.some((option) => option !== undefined)) {
-    forget.error(
-      'error: with an NPI, give none of --until, --verdict-reason, --source, and --dry-run',
-    );
-  }
+async function forgetResults(
+  db: Database,
+  { dryRun, ...by }: ForgetOptions,
+  which: string,
+): Promise<object> {
+  if (dryRun) return { npi: which, dryRun, lookups: await countMisses(db, which) };
+  return { npi: which, forgotten: await forgetMisses(db, by, which) };
 }
 
-async function forgetRejections(db: Database, options: ForgetOptions): Promise<object> {
-  const { since, until = new Date(), dryRun = false, actor, reason } = options;
-  if (since === undefined) throw new Error('--since is missing');
+async function forgetRejections(
+  db: Database,
+  options: ForgetOptions,
+  since: Date,
+): Promise<object> {
+  const { until = new Date(), dryRun = false, actor, reason } = options;
   const { verdictReason = null, source = null } = options;
   const selected = { since, until, verdictReason, source };
   const counts = await forgetChecks(db, { actor, reason }, selected, dryRun);
@@ -105,7 +115,7 @@ async function forgetRejections(db: Database, options: ForgetOptions): Promise<o
 }
 
 const npi = parser('an NPI of 10 digits', (text) => {
-  if (/^[0-9]{10}$/.test(text)) return text;
+  if (NPI.test(text)) return text;
   return null;
 });
 
@@ -133,33 +143,24 @@ function ratio(part: number | null, whole: number | null): number | null {
 
 function percent(share: number | null): string | null {
   if (share === null) return null;
-  return `${(share * 100).toFixed(1)} %`;
+  return `${(share * 100).toFixed(1)} %`.padStart('100.0 %'.length);
 }
 
-function textOf(lines: readonly ReturnType<typeof withRates>[]): string {
+function partsOf(lines: readonly ReturnType<typeof withRates>[]): Part[] {
   const errors = lines.flatMap(({ source, errors }) =>
     Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );
   const stats = lines.map(
-    ({
-      source,
-      role,
-      hitRate,
-      breaker,
-      openUntil,
-      pausedUntil,
-      lastError,
-      errors,
-      ...rest
-    }) => {
-      return { source, role, hitRate: percent(hitRate), ...rest };
+    ({ breaker, openUntil, pausedUntil, lastError, errors, ...rest }) => {
+      const row = { ...rest, hitRate: percent(rest.hitRate) };
+      return leading(row, ['source', 'role', 'hitRate', 'dollars']);
     },
   );
-  return sections([
+  return [
     table(stats),
     'STATE NOW',
-    table(lines, ['source', 'breaker', 'openUntil', 'pausedUntil', 'lastError']),
+    table(lines, ['source', 'breaker', 'lastError', 'openUntil', 'pausedUntil']),
     'ERRORS',
     table(errors),
-  ]);
+  ];
 }

@@ -7,18 +7,14 @@ import {
 import { blockOf, isBlocked } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
-import { clock, type Database, query } from '../../db/client.ts';
+import type { Database } from '../../db/client.ts';
 import { listBlocks, listPendingHosts, setBlock } from '../../db/webhooks/blocks.ts';
 import {
   type LoggedDelivery,
+  listAllDeliveries,
   listOrganizationDeliveries,
   showDelivery,
 } from '../../db/webhooks/log.ts';
-import {
-  type OperatorOutcome,
-  resendAny,
-  resendFailed,
-} from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
 import {
   change,
@@ -26,7 +22,6 @@ import {
   OF_ORG,
   ORG,
   parser,
-  pastMoment,
   type Revealing,
   revealed,
   revealing,
@@ -35,19 +30,15 @@ import {
   type CommandSurroundings,
   counted,
   fields,
+  leading,
+  type Part,
   type Report,
   type Run,
-  sections,
   table,
 } from './print.ts';
+import { addResendCommands } from './resends.ts';
 
 const REVEAL = 'webhooks.reveal';
-
-/**
- * Maximum number of deliveries that are resent in one transaction. The limit keeps the number of
- * locked rows small, because the transaction locks the row of each delivery.
- */
-const MAX_RESENDS = 500;
 
 const YES =
   'also block a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
@@ -55,15 +46,12 @@ const TARGET =
   'an IP address, a range such as 192.0.2.0/24, or a host name (which includes all names below it)';
 const DELIVERY = 'delivery id (msg_…), the webhook-id in the request to the receiver';
 
+/** The leading columns of a list of deliveries. */
+const LIST_COLUMNS = ['id', 'organizationId', 'state', 'attempts', 'lastReason'] as const;
+
 interface Selected extends Revealing {
   readonly organization?: string;
   readonly state?: DeliveryState;
-}
-
-interface ResendOptions extends ChangedBy {
-  readonly failed?: true;
-  readonly organization?: string;
-  readonly since?: Date;
 }
 
 interface BlockOptions extends ChangedBy {
@@ -78,9 +66,10 @@ export function addCommands(
 ): void {
   const webhooks = program
     .command('webhooks')
+    .alias('deliveries')
     .description('show, resend, and suspend webhook deliveries, and block receivers');
   addReadingCommands(webhooks, run);
-  addResendCommand(webhooks, run, output.line);
+  addResendCommands(webhooks, run, output.line);
   change(
     webhooks,
     'suspend',
@@ -115,11 +104,7 @@ function addReadingCommands(webhooks: Command, run: Run): void {
     run,
     'createdAt',
     async (db, { organization: organizationId = null, state = null, limit, ...by }) => {
-      const { deliveries } = await listOrganizationDeliveries(db, {
-        organizationId,
-        state,
-        limit,
-      });
+      const { deliveries } = await listed(db, organizationId, state, limit);
       const reading = {
         action: REVEAL,
         organizationId,
@@ -128,12 +113,24 @@ function addReadingCommands(webhooks: Command, run: Run): void {
       const data = await revealed(db, deliveries, by, reading);
       return data.map(presented);
     },
-    ({ log: _log, ...rest }) => rest,
+    ({ log: _log, ...rest }) => leading(rest, LIST_COLUMNS),
   );
   revealing(webhooks.command('show'), "the URL and the receiver's responses")
     .description('show a delivery with its attempts')
     .argument('<DELIVERY>', DELIVERY)
     .action((id: string, by: Revealing) => run((db) => reportDelivery(db, by, id)));
+}
+
+async function listed(
+  db: Database,
+  organizationId: string | null,
+  status: DeliveryState | null,
+  limit: number,
+) {
+  if (organizationId === null) return await listAllDeliveries(db, status, limit);
+  const filter = { status, since: null, until: null };
+  const page = { after: null, limit };
+  return await listOrganizationDeliveries(db, organizationId, filter, page);
 }
 
 async function reportDelivery(db: Database, by: Revealing, id: string): Promise<Report> {
@@ -142,40 +139,11 @@ async function reportDelivery(db: Database, by: Revealing, id: string): Promise<
   const reading = { action: REVEAL, organizationId, subject: id } as const;
   const data = presented(await revealed(db, delivery, by, reading));
   const { log, ...rest } = data;
-  return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
+  return { data, parts: [fields(rest), 'ATTEMPTS KEPT', table(log)] };
 }
 
-function addResendCommand(
-  webhooks: Command,
-  run: Run,
-  progress: (line: string) => void,
-): void {
-  change(webhooks, 'resend', 'send deliveries again that have succeeded or failed')
-    .argument('[DELIVERY...]', 'delivery ids (msg_…)')
-    .option(
-      '--failed',
-      'resend all deliveries of --organization that failed since --since',
-    )
-    .option(...OF_ORG)
-    .option(
-      '--since <WHEN>',
-      'only deliveries that failed after this time, such as 24h (ago) or 2026-11-20T00:00Z',
-      pastMoment,
-    )
-    .action((ids: string[], options: ResendOptions, command: Command) => {
-      const { failed = false, organization, since } = options;
-      const hasIds = ids.length > 0;
-      if (failed && organization !== undefined && since !== undefined && !hasIds) {
-        return run((db) => resendAllFailed(db, options, organization, since, progress));
-      }
-      if (!failed && organization === undefined && since === undefined && hasIds) {
-        return run((db) => resendNamed(db, options, ids));
-      }
-      return command.error(
-        'error: give delivery ids, or --failed with --organization and --since',
-      );
-    });
-}
+const BLOCKED_ALREADY = 'was blocked already; nothing was changed';
+const NOT_BLOCKED = 'was not blocked; nothing was changed';
 
 const blockTarget = parser(TARGET, (text) => blockOf(text.trim()));
 
@@ -198,8 +166,8 @@ function addBlockCommands(webhooks: Command, run: Run): void {
     .argument('<TARGET>', TARGET, blockTarget)
     .action((target: string, by: ChangedBy) =>
       run(async (db) => {
-        const isChanged = await setBlock(db, by, target, false);
-        return { target, outcome: outcomeOf('unblocked', isChanged) };
+        const wasBlocked = await setBlock(db, by, target, false);
+        return { target, outcome: wasBlocked ? 'unblocked' : NOT_BLOCKED };
       }),
     );
   const blocks = webhooks
@@ -215,13 +183,8 @@ async function block(
 ): Promise<object> {
   const reach = yes ? null : reachOf(target);
   if (reach !== null) return await unconfirmed(db, target, reach);
-  const isChanged = await setBlock(db, by, target, true);
-  return { target, outcome: outcomeOf('blocked', isChanged) };
-}
-
-function outcomeOf(state: 'blocked' | 'unblocked', isChanged: boolean): string {
-  if (isChanged) return state;
-  return `was ${state} already; nothing was changed`;
+  const isNew = await setBlock(db, by, target, true);
+  return { target, outcome: isNew ? 'blocked' : BLOCKED_ALREADY };
 }
 
 /**
@@ -266,79 +229,23 @@ async function unconfirmed(db: Database, target: string, reach: string): Promise
     organizations: new Set(hit.map(({ organizationId }) => organizationId)).size,
   };
   const data = { target, blocked: false, reach, ...counts };
-  const parts = [fields(data)];
+  const parts: Part[] = [fields(data)];
   if (target.includes('/')) {
     const names = pending.filter(({ host }) => isIP(withoutBrackets(host)) === 0);
     const hosts = new Set(names.map(({ host }) => host)).size;
-    parts.push(
-      `Not counted, because their addresses are not known here: ${counted(hosts, 'host name')} with pending deliveries.`,
-    );
+    if (hosts > 0) {
+      parts.push(
+        `Not counted, because their addresses are not known here: ${counted(hosts, 'host name')} with pending deliveries.`,
+      );
+    }
   }
   parts.push('Nothing was blocked: add --yes to block it.');
-  return { data, text: parts.join('\n\n'), exitCode: 1 };
+  return { data, parts, exitCode: 1 };
 }
 
 /** Returns the host of a URL without the brackets around an IPv6 address. */
 function withoutBrackets(host: string): string {
   return host.replace(/^\[(.*)\]$/, '$1');
-}
-
-const OUTCOMES: Readonly<Record<OperatorOutcome['kind'], string>> = {
-  resent: 'pending: the sweep starts it within SWEEP_INTERVAL',
-  pending: 'not resent: it is already under way, or its result is not there yet',
-  suspended:
-    'not resent: webhooks of its organization are suspended ("webhooks resume ORG")',
-  unknown: 'unknown; "webhooks list" and "batch show BATCH" show ids',
-};
-
-async function resendNamed(
-  db: Database,
-  by: ChangedBy,
-  ids: readonly string[],
-): Promise<Report> {
-  const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] =
-    [];
-  for (const delivery of ids) {
-    const { kind } = await resendAny(db, by, delivery);
-    data.push({ delivery, outcome: kind });
-  }
-  const rows = data.map(({ delivery, outcome }) => ({
-    delivery,
-    outcome: OUTCOMES[outcome],
-  }));
-  const isDone = data.every(({ outcome }) => outcome === 'resent');
-  return { data, text: table(rows), exitCode: isDone ? 0 : 1 };
-}
-
-const NONE_FAILED = 'Nothing has failed since then: there is nothing to send.';
-const STARTED_LATER = 'The workers start them at their next sweeps (SWEEP_INTERVAL).';
-
-/**
- * Resends all failed deliveries of an organization, at most `MAX_RESENDS` per transaction. After an
- * interruption, the command can be repeated, because deliveries that were resent are not in the
- * state `failed` any more.
- */
-async function resendAllFailed(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  since: Date,
-  progress: (line: string) => void,
-): Promise<Report> {
-  // The loop leaves out deliveries that fail after this time. Otherwise it might never end, because
-  // deliveries to a blocked receiver fail again immediately.
-  const until = await query(db, clock);
-  let resent = 0;
-  for (;;) {
-    const selected = { organizationId, since, until, limit: MAX_RESENDS };
-    const batch = await resendFailed(db, by, selected);
-    resent += batch.resent;
-    if (!batch.more) break;
-    progress(`${resent} deliveries resent, more to come\n`);
-  }
-  const data = { organizationId, since, resent };
-  const closing = resent === 0 ? NONE_FAILED : STARTED_LATER;
-  return { data, text: `${fields(data)}\n\n${closing}` };
 }
 
 function presented({ log, ...delivery }: LoggedDelivery) {

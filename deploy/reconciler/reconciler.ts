@@ -16,6 +16,7 @@ import {
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
 import { noteUsedCredits } from '../../db/stats.ts';
+import { claimUnsubmitted } from '../../db/uploads/parts.ts';
 import { createLowCreditMessage, listLowCredits } from '../../db/webhooks/low-credits.ts';
 import {
   listDeliveriesToLookAt,
@@ -144,6 +145,7 @@ export async function tendWorkflows(deps: ReconcilerDeps, stopped: AbortSignal) 
   const started = await startBatches(deps, isOver);
   const restarted = await restartBatches(deps, isOver);
   const redelivered = await startDeliveries(deps, isOver);
+  await startUploads(deps, isOver);
   const result = { started, restarted, redelivered };
   if (started + restarted > 0) deps.log.warn(result, 'sweep repaired');
   return result;
@@ -256,6 +258,26 @@ async function startDeliveries(
       // it.
       await noteDeliveryLook(db, delivery);
       return isStarted;
+    },
+  });
+}
+
+/**
+ * Starts the workflows of uploads that have parts to submit. A workflow that is still running is
+ * not affected.
+ */
+async function startUploads(
+  deps: ReconcilerDeps,
+  isOver: () => boolean,
+): Promise<number> {
+  const { db, control, rules } = deps;
+  return await forEachPage(deps, isOver, {
+    what: 'upload',
+    list: () => claimUnsubmitted(db, rules.sweep.checkEveryMs, PAGE),
+    idOf: ({ uploadId }) => uploadId,
+    async work(upload) {
+      await control.startUpload(upload);
+      return true;
     },
   });
 }

@@ -6,7 +6,7 @@ import {
 } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl, WorkflowState } from '../../activities/deps.ts';
-import { startBatch, startDelivery } from '../../api/temporal.ts';
+import { startBatch, startDelivery, startUpload } from '../../api/temporal.ts';
 import { queuesOf, requestSettled } from '../../workflows/messages.ts';
 
 /**
@@ -55,6 +55,9 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     },
     startDelivery(start) {
       return inTime(client, () => startDelivery(client, taskQueue, start));
+    },
+    startUpload(start) {
+      return inTime(client, () => startUpload(client, taskQueue, start));
     },
     stateOf(workflowId) {
       return stateOf(client, workflowId);

@@ -1,6 +1,11 @@
 import { type Client, ScheduleNotFoundError } from '@temporalio/client';
 import type { Database } from '../../db/client.ts';
-import { type CheckResult, type FindingCode, resultOf } from '../../db/doctor/check.ts';
+import {
+  type CheckResult,
+  found,
+  GRACE_SECONDS,
+  resultOf,
+} from '../../db/doctor/check.ts';
 import { listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { queuesOf, WORKFLOWS } from '../../workflows/messages.ts';
@@ -16,11 +21,6 @@ const DESCRIBE_CONCURRENCY = 20;
  */
 const MAX_DESCRIBED = 1000;
 const MAX_LISTED = 20_000;
-/**
- * A workflow that has closed within the last minute is not reported, because the reconciler may not
- * have had the time to start it again (ARCHITECTURE.md, Invariants, S4).
- */
-const GRACE_MS = 60_000;
 /**
  * A workflow counts as stuck if its workflow task is at this attempt or a later one. Temporal
  * retries a failing workflow task forever, and the first failures may only come from a worker's
@@ -106,18 +106,15 @@ export async function checkWorkers(
   });
 }
 
-function found(
-  code: FindingCode,
-  ids: readonly string[],
-  values?: Parameters<typeof resultOf>[2],
-): CheckResult {
-  return resultOf(code, { findings: ids.length, examples: ids.slice(0, 5) }, values);
-}
-
+/**
+ * Returns whether a workflow is missing, or has been closed for a minute. After it closes, the
+ * reconciler needs some time to start it again (ARCHITECTURE.md, Invariants, S4).
+ */
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {
   const run = await describeRun(client, workflowId);
   if (run === null) return true;
-  return run.closeTime !== undefined && run.closeTime.getTime() < Date.now() - GRACE_MS;
+  if (run.closeTime === undefined) return false;
+  return Date.now() - run.closeTime.getTime() > GRACE_SECONDS * 1000;
 }
 
 async function isFailing(client: Client, workflowId: string): Promise<boolean> {
@@ -126,13 +123,14 @@ async function isFailing(client: Client, workflowId: string): Promise<boolean> {
   return attempt >= FAILING_ATTEMPTS;
 }
 
+/** Returns the Schedule if it does not run, with the note of the person who paused it. */
 async function idleSchedules(client: Client, taskQueue: string): Promise<string[]> {
   const id = reverifyScheduleId(taskQueue);
   try {
     const { state } = await client.schedule.getHandle(id).describe();
-    return state.paused ? [id] : [];
+    return state.paused ? [`${id}: paused, ${state.note ?? 'without a note'}`] : [];
   } catch (error) {
-    if (error instanceof ScheduleNotFoundError) return [id];
+    if (error instanceof ScheduleNotFoundError) return [`${id}: missing`];
     throw error;
   }
 }

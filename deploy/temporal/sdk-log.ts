@@ -1,3 +1,4 @@
+import { ApplicationFailure } from '@temporalio/common';
 import type { LogEntry } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { keepLast } from '../../api/http/overload.ts';
@@ -44,6 +45,7 @@ export function sdkLog(log: Logger): (entry: LogEntry) => void {
       queue: meta.taskQueue,
     };
     if (meta.error instanceof Error) fields.err = meta.error;
+    if (meta.error instanceof ApplicationFailure) fields.failure_type = meta.error.type;
     if (typeof meta.error === 'string') fields.grpc_code = codeIn(meta.error);
     if (meta.failure) fields.failure_type = typeOf(String(meta.failure)) ?? run.failed;
     log[LEVELS[level]](fields, message);

@@ -59,7 +59,7 @@ const TROUBLES: readonly Trouble[] = [
   [
     14,
     /alert/,
-    'refuses our certificate; check TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH',
+    'rejects our certificate; check TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH',
   ],
   [
     14,
@@ -84,7 +84,7 @@ const TROUBLES: readonly Trouble[] = [
     'does not respond within 3 s; check TEMPORAL_ADDRESS and that the cluster runs',
     'away',
   ],
-  [16, /^/, 'refuses the key; check TEMPORAL_API_KEY'],
+  [16, /^/, 'rejects the key; check TEMPORAL_API_KEY'],
   [
     7,
     /^/,

@@ -1,10 +1,11 @@
-import { createHash, randomUUID } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import { type Client, isGrpcServiceError } from '@temporalio/client';
 import type { WorkerDeploymentVersion } from '@temporalio/common';
+import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
-import { noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
+import { newProcessId, noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
 import { FAILED_PRECONDITION, NOT_FOUND, UNIMPLEMENTED, unless } from './client.ts';
 
 // This file uses Temporal's Worker Deployments. A workflow run stays on the version of our code
@@ -76,8 +77,54 @@ interface Deployment {
 interface Version {
   readonly build: string;
   readonly isDraining: boolean;
-  /** True if the version has been current before. */
-  readonly wasActive: boolean;
+  /** When the version became current or ramping for the first time. 0 if it never did. */
+  readonly activatedMs: number;
+}
+
+/**
+ * Describes the deployment of a version. Returns null if the server does not know the version yet.
+ */
+async function describe(
+  client: Client,
+  { deploymentName, buildId }: WorkerDeploymentVersion,
+): Promise<Deployment | null> {
+  const { namespace } = client.options;
+  const call = client.workflowService.describeWorkerDeployment({
+    namespace,
+    deploymentName,
+  });
+  const described = await unless(NOT_FOUND, call);
+  if (described === null) return null;
+  const { conflictToken, workerDeploymentInfo: info } = described;
+  const summaries = info?.versionSummaries ?? [];
+  const versions = summaries.map(
+    ({ deploymentVersion, status, firstActivationTime }) => ({
+      build: deploymentVersion?.buildId ?? '',
+      isDraining: status === DRAINING,
+      activatedMs: optionalTsToMs(firstActivationTime) ?? 0,
+    }),
+  );
+  const own = versions.find(({ build }) => build === buildId);
+  if (own === undefined) return null;
+  const current = info?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
+  return { conflictToken, current, versions, own };
+}
+
+/**
+ * Returns true if a newer version has replaced this one, and open runs still need its workers. They
+ * are not needed if the replacement is older. Then this version was taken back, and its runs should
+ * move to the older one.
+ */
+export async function isNeeded(
+  client: Client,
+  version: WorkerDeploymentVersion,
+): Promise<boolean> {
+  const deployment = await describe(client, version);
+  if (deployment === null) return false;
+  const { current, own, versions } = deployment;
+  const replacement = versions.find(({ build }) => build === current);
+  if (replacement === undefined) return false;
+  return own.isDraining && own.activatedMs < replacement.activatedMs;
 }
 
 /**
@@ -103,7 +150,7 @@ class Rollout {
     const { namespace } = client.options;
     this.options = options;
     this.namespace = namespace;
-    this.me = { id: randomUUID(), namespace, taskQueue, buildId: version.buildId };
+    this.me = { id: newProcessId(), namespace, taskQueue, buildId: version.buildId };
   }
 
   /**
@@ -118,7 +165,7 @@ class Rollout {
     // has a worker.
     await noteWorker(db, this.me);
     if (!isVersioned) return true;
-    const deployment = await this.describe();
+    const deployment = await describe(this.options.client, version);
     if (deployment === null) return false;
     const builds = await readBuilds(db, this.me);
     this.countMissed(deployment.versions, builds);
@@ -161,32 +208,6 @@ class Rollout {
     await noteStopped(this.options.db, this.me.id);
   }
 
-  /** Describes the deployment. Returns null if the server does not know our version yet. */
-  private async describe(): Promise<Deployment | null> {
-    const { client, version } = this.options;
-    const { namespace } = this;
-    const { deploymentName, buildId } = version;
-    const call = client.workflowService.describeWorkerDeployment({
-      namespace,
-      deploymentName,
-    });
-    const described = await unless(NOT_FOUND, call);
-    if (described === null) return null;
-    const { conflictToken, workerDeploymentInfo: info } = described;
-    const summaries = info?.versionSummaries ?? [];
-    const versions = summaries.map(
-      ({ deploymentVersion, status, firstActivationTime }) => ({
-        build: deploymentVersion?.buildId ?? '',
-        isDraining: status === DRAINING,
-        wasActive: Boolean(firstActivationTime),
-      }),
-    );
-    const own = versions.find(({ build }) => build === buildId);
-    if (own === undefined) return null;
-    const current = info?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
-    return { conflictToken, current, versions, own };
-  }
-
   private countMissed(versions: readonly Version[], builds: Builds): void {
     for (const { build } of versions) {
       const before = this.missed.get(build) ?? 0;
@@ -206,7 +227,7 @@ class Rollout {
     isBeginning: boolean,
   ): boolean {
     if (current === null || this.isGivenUp(current)) return true;
-    return isBeginning && (!own.wasActive || !builds.has(current));
+    return isBeginning && (own.activatedMs === 0 || !builds.has(current));
   }
 
   private warnOfOther(current: string | null): void {
@@ -231,7 +252,7 @@ class Rollout {
       deploymentName,
       buildId,
       conflictToken,
-      // Servers before 1.29 only read this older field.
+      // Servers before 1.29 read only this field.
       version: `${deploymentName}.${buildId}`,
       identity: client.options.identity,
     });
@@ -264,7 +285,7 @@ class Rollout {
     if (moved === 0) return;
     log.warn(
       { moved, version: build },
-      'no worker has this version: its runs are moved on',
+      'no worker has this version; its runs move to the current version',
     );
   }
 }

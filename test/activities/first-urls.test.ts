@@ -15,8 +15,8 @@ import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { SUBJECT } from '../support/vendors.ts';
 
-// The first URL of every source if only its key is configured. Configuration and adapters are real,
-// and the network is replaced by a recorder of URLs.
+// Tests the first URL that each source requests if only its key is configured. Configuration and
+// adapters are real. A recorder of URLs replaces the network.
 
 const DATABASE_URL = 'postgres://user:password@127.0.0.1:1/none';
 const NEVER = new AbortController().signal;

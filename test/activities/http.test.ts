@@ -13,8 +13,8 @@ import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../support/database.ts';
 import { serveVendor } from '../support/vendors.ts';
 
-// Calls without a complete response. They are distinguished by whether the vendor may have received
-// the request and charged us.
+// Tests calls without a complete response. The result says whether the vendor may have received the
+// request and charged us.
 
 const NEVER = new AbortController().signal;
 const unsent = (cause: string) => ({

@@ -18,7 +18,7 @@ import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 import type { VendorAnswer } from '../../workflows/messages.ts';
 import { checkOf, verifierOf } from '../support/checks.ts';
 import { freshDatabase } from '../support/database.ts';
-import { operatorOn } from '../support/operator.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
 import {
   ASKED,
   acceptedIds,
@@ -26,11 +26,13 @@ import {
   RETENTION,
   RULES,
   submitCommand,
+  WORKER_RULES,
 } from '../support/organization.ts';
+import { NO_TEMPORAL } from '../support/runtime.ts';
 import { vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// Results of vendors that were no use are remembered, so that they are not bought again. The tests
+// The service remembers which vendors had no usable result, and does not pay them again. The tests
 // run lookups one after the other like the workflow, but without Temporal and with scripted
 // vendors.
 
@@ -66,32 +68,15 @@ async function lookUp(
   { requestedType = 'any', verifiers = [], ...rest }: Setting = {},
 ) {
   const vendors = rest.vendors ?? [vendorSource(one)];
-  const rules = {
-    ...RULES,
-    ...{
-      greylistMs: 1000,
-      webhookScheduleMs: [0],
-      webhookLongestRestMs: 1000,
-      sweep: { startAfterMs: 0, checkEveryMs: 0 },
-    },
-    ...rest.rules,
-  };
+  const rules = { ...WORKER_RULES, ...rest.rules };
   const log = pino({ level: 'silent' });
-  const done = async () => {};
-  const control = {
-    namespace: '',
-    startBatch: done,
-    signalBatch: done,
-    startDelivery: done,
-    stateOf: async () => 'unknown' as const,
-  };
   const check = checkOf({ verifiers, now: rest.clock ?? Date.now });
   const spending = createSpending(db, { isAuto: false, maxPricePerLookup: null });
   const deps = {
     db,
     log,
     spending,
-    control,
+    control: NO_TEMPORAL,
     vendors,
     verifiers,
     rules,
@@ -157,7 +142,7 @@ function undated(npi: string): Step {
   };
 }
 
-/** An address that the vendor dates one hour in the future. */
+/** An address whose date of validation is one hour in the future. */
 function datedAhead(npi: string): Step {
   const found = foundStep(npi);
   if (found.kind !== 'found') return found;
@@ -252,6 +237,8 @@ test('after the audited command `lookups forget NPI`, all vendors are called aga
   const npi = await person();
   await lookUp(npi);
   const { json, operator } = operatorOn(url);
+  const forget = ['lookups', 'forget', npi, '--reason', 'ticket 93'];
+  t.like(await json(...forget, '--dry-run'), { lookups: 1 });
   t.deepEqual(await json('lookups', 'forget', npi, '--reason', 'ticket 93'), {
     npi,
     forgotten: 1,
@@ -310,6 +297,12 @@ test('`lookups forget` undoes the verdicts of a broken verifier, after a dry run
     2,
   );
   t.is((await operator('lookups', 'forget', '--reason', 'x')).code, 2);
+  const both = await operator(
+    ...['lookups', 'forget', npi, '--source', 'reacher'],
+    ...WHY,
+  );
+  t.is(both.code, 2);
+  t.regex(both.stderr, /with an NPI, give none of --until/);
 });
 
 test('`lookups forget --verdict-reason` undoes the verdicts of a broken DNS resolver', async (t) => {

@@ -4,7 +4,7 @@ import { createNames, remember } from '../../activities/http/names.ts';
 import { type Said, startNameServer } from '../support/name-server.ts';
 import { serveVendor } from '../support/vendors.ts';
 
-// DNS lookups: cached for the time in the response, and given up in time.
+// Tests that DNS responses are cached for their TTL, and that lookups end at a time-out.
 
 const NEVER = new AbortController().signal;
 

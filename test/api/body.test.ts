@@ -4,7 +4,7 @@ import { fresh } from '../support/database.ts';
 import { exchange } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Bodies that are not JSON, too large, of another type, or never complete.
+// Tests bodies that are not JSON, are too large, have another type, or never end.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
@@ -103,7 +103,7 @@ test('a submit with bytes that are not UTF-8 gets a 422 with their position', as
   await brokenAt(t, Buffer.from([0x1f, 0x8b, 0x08]), 1);
 });
 
-test('a body may begin with a byte order mark, which positions of errors do not count', async (t) => {
+test('a body may begin with a byte order mark, and error positions do not count it', async (t) => {
   t.is((await post(`\ufeff${GOOD}`)).status, 202);
   await brokenAt(t, '\ufeff{', 1);
   await brokenAt(t, '\ufeff\ufeff{}', 0);

@@ -4,7 +4,8 @@ import { fresh } from '../support/database.ts';
 import { exchange } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Unusual and malformed HTTP, written byte by byte, because fetch would not send it.
+// Tests unusual and malformed HTTP, which the tests write as bytes, because fetch would not send
+// it.
 
 const api = fresh(test, startApi);
 const client = fresh(test, () => api.organization(1000));

@@ -4,7 +4,7 @@ import { adjustCredits } from '../../db/accounts/credits.ts';
 import { fresh } from '../support/database.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// Accounting: the ledger of a period, the usage by day and type, and both as files.
+// Tests the ledger of a period, the usage by day and type, and both as files.
 
 const BY = { actor: 'test', reason: 'test' };
 const LEDGER = '/api/v1/credits/ledger';
@@ -200,7 +200,7 @@ test('ledger entries name the batch, NPI, and requested type of their request', 
   t.like(grant, { reason: 'grant', batch_id: null, npi: null, requested_type: null });
 });
 
-test('a period of the ledger has the entries and balances of the whole ledger', async (t) => {
+test('entries in a period of the ledger have the balances of the whole ledger', async (t) => {
   const client = await api.organization(10);
   for (const npi of NPIS) await client.single({ npi });
   await adjustCredits(api.db, BY, client.organizationId, -1);

@@ -4,13 +4,19 @@ import { type AddressInfo, connect, type Socket } from 'node:net';
 import { gunzipSync, inflateSync } from 'node:zlib';
 import { register } from '@prometheus-io/client';
 import test, { type ExecutionContext } from 'ava';
-import { createListener } from '../../api/http/connection.ts';
+import {
+  allowTime,
+  answerBrokenRequests,
+  createListener,
+} from '../../api/http/connection.ts';
+import { createSample } from '../../api/http/overload.ts';
 import { fresh } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { eventually, exchange } from '../support/organization.ts';
+import { quiet } from '../support/runtime.ts';
 import { startApi } from '../support/stack.ts';
 
-// Limits on one address in favor of all others: connections, memory for responses that it does not
-// read, and time for pages that need no key.
+// Tests the limits on one IP address: its connections, the memory for responses that it does not
+// read, and the pages that need no key.
 
 const LARGE = Buffer.alloc(64 * 1024 * 1024);
 const HEALTH = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
@@ -61,6 +67,14 @@ test('the connection of a client that does not read its response is closed', asy
   socket.write(HEALTH);
   await t.notThrowsAsync(ended.promise);
   socket.destroy();
+});
+
+test('a request that was given more time gets a 408 at the end of it', async (t) => {
+  const listener = createListener(75_000);
+  const port = await listen(t, listener, (request) => allowTime(request, 11_000));
+  answerBrokenRequests(listener, quiet, createSample(), () => '');
+  const slow = 'POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n';
+  t.regex(await exchange(port, slow), /^HTTP\/1\.1 408 /);
 });
 
 test('a silent connection stays open for longer than the longest poll waits', (t) => {

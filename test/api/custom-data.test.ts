@@ -8,7 +8,7 @@ import { objectText, valueText } from '../support/json-text.ts';
 import type { SubmitAnswer } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// custom_data comes back unchanged in both polls and in deliveries (DECISIONS.md, custom_data).
+// Tests that polls and deliveries return custom_data unchanged (DECISIONS.md, custom_data).
 
 const NPI = '1234567893';
 const MAX_BYTES = 16 * 1024;

@@ -8,8 +8,8 @@ import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// PostgreSQL is up, but slower than our deadline. A submit that was reported as failed must not
-// happen afterwards.
+// Tests a PostgreSQL that is slower than our deadline. A submit that failed at the deadline must
+// not take effect later.
 
 /** Long enough for everything that the test does not hold up. */
 const DEADLINE_MS = 3000;

@@ -12,7 +12,7 @@ import { type Answer, createCaller, eventually } from '../support/organization.t
 import { status } from '../support/receiver.ts';
 import { startApi, startStack } from '../support/stack.ts';
 
-// The customer's log of webhook deliveries, and their resends (api/docs/webhooks.md, Deliveries and
+// Tests the customer's log of webhook deliveries, and resends (api/docs/webhooks.md, Deliveries and
 // resends).
 
 interface DeliveryView {
@@ -129,7 +129,7 @@ test('the webhook log lists deliveries in submit order, with attempts and respon
         started_at >= delivery.created_at && started_at <= String(delivery.decided_at),
       );
       t.true(duration_ms >= 0);
-      // Two bytes that are not text, then the maximum of characters in a list.
+      // Each of the two invalid bytes becomes U+FFFD. A list shows 200 characters in all.
       t.is(response_excerpt, `\ufffd\ufffd${'é'.repeat(198)}`);
     }
   }
@@ -145,7 +145,8 @@ test('a page of the webhook log stays below 256 KiB, even if it has large respon
     npis: Array(60).fill(NOBODY[0]),
     webhook: ELSEWHERE,
   });
-  // Half of the responses are control characters, the others the longest characters.
+  // Half of the responses consist of control characters, and half of characters with the most
+  // bytes.
   await idle.db.drizzle.execute(sql`
     insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, reason, response_excerpt)
     select id, n, clock_timestamp(), 15000, 503, 'blocked_by_operator',

@@ -11,10 +11,12 @@ import { fresh, openEmptyDatabase } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Every error except 422: its shape, its headers, the order of the checks, and that it leaks
-// nothing.
+// Tests every error except 422: its body, its headers, the order of the checks, and that it reveals
+// nothing secret.
 
 const NPI = '1234567893';
+/** A key with the right check characters that was never issued. */
+const UNKNOWN_KEY = 'npe_00000000000000000000000000000044v2zE';
 const BY = { actor: 'test', reason: 'test' };
 const IDS = {
   request_id: newId('req'),
@@ -130,6 +132,10 @@ test("a 401 says what is wrong with the API key's format, without repeating the 
     [{ authorization: 'basic eDp5' }, basic],
     [{ 'x-api-key': `Bearer ${apiKey}` }, bearer],
     [{ authorization: `Bearer ${apiKey}x` }, usual],
+    [{ authorization: `Bearer ${apiKey.slice(0, -1)}` }, usual],
+    [{ authorization: `Bearer ${apiKey.replace('_', '_ ')}` }, /It contains spaces/],
+    [{ authorization: 'Bearer sk_1' }, /It does not begin with "npe_"/],
+    [{ authorization: `Bearer ${UNKNOWN_KEY}` }, /complete, but we do not know it/],
     [{ authorization: 'Bearer' }, /It is empty/],
     [{ authorization: 'Bearer ', 'x-api-key': apiKey }, /It is empty/],
     [{ 'x-api-key': '' }, /It is empty/],

@@ -5,8 +5,8 @@ import { eventually } from '../support/organization.ts';
 import { startRelay } from '../support/relay.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// The first statement of a transaction that fails is the cause. A statement after it would fail only
-// because the transaction has failed (25P02). The response must name the cause.
+// Tests that the response names the cause if a statement of a transaction fails. Later statements
+// fail too, but only because the transaction has failed (25P02).
 
 const NPI = '1234567893';
 /** Advisory locks. The insert of a submit waits for the first, then for the second. */
@@ -20,7 +20,8 @@ const relay = fresh(test, () =>
 const api = fresh(test, () => {
   const relayed = new URL(url);
   relayed.host = `${relay.host}:${relay.port}`;
-  // One connection, so that each submit uses the connection on which its statements are prepared.
+  // The pool has one connection, so each submit uses the connection on which its statements are
+  // prepared.
   return startApi({ databaseUrl: relayed.href, poolSize: 1 });
 });
 
@@ -134,8 +135,8 @@ for (const key of KEYS) {
     async (t) => {
       const client = await openClient(key);
       const { promise: atGate, resolve: goOn } = Promise.withResolvers<void>();
-      // PostgreSQL ends the session that finds the deadlock. This one looks for it later than the
-      // submit.
+      // PostgreSQL ends the session that detects the deadlock. This session waits longer before it
+      // checks, so the submit is the one that ends.
       const other = admin.begin(async (tx) => {
         await tx`set local deadlock_timeout = '10min'`;
         await tx`select pg_advisory_xact_lock(${CYCLE})`;

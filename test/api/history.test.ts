@@ -7,7 +7,7 @@ import { RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// The lists of batches and of credit movements, so that a customer finds everything again without
+// Tests the lists of batches and of credit movements, in which customers find everything without
 // ids.
 
 interface LedgerView {

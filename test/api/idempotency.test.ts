@@ -5,7 +5,7 @@ import { fresh, freshDatabase } from '../support/database.ts';
 import { createCaller, eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// Idempotency-Keys from the view of a client (DECISIONS.md, Idempotency-Key).
+// Tests Idempotency-Keys as a client uses them (DECISIONS.md, Idempotency-Key).
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
@@ -186,7 +186,8 @@ test('if different submits share an Idempotency-Key at the same time, one is acc
   t.is(await batchesOf(client), 1);
 });
 
-// Serial, because it waits for lock waits, and other tests cause them too.
+// Serial, because this test waits until statements wait for a lock, and other tests cause such
+// waits too.
 test.serial(
   'a repeated submit waits up to 5 s for the first one, then gets a 409',
   async (t) => {

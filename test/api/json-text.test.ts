@@ -8,7 +8,7 @@ import {
 } from '../../api/http/json-body.ts';
 import { objectText, stringText, tokensOf, valueText } from '../support/json-text.ts';
 
-// JSON handled as text: api/http/json-body.ts.
+// Tests api/http/json-body.ts, which handles JSON as text.
 
 /** fast-check prints seed and path of a failure; TEST_SEED repeats it. */
 const { TEST_SEED } = process.env;
@@ -187,7 +187,7 @@ test('jsonErrorOffset points at text after the first value', (t) => {
       t.is(offset, text.length + (rest.startsWith(' ') ? 1 : 0), text + rest);
     }
   }
-  // One broken token is reported from its beginning.
+  // A broken token is reported at its first character.
   for (const text of ['nullx', '[1.x]', '-x'])
     t.is(jsonErrorOffset(text), text.startsWith('[') ? 1 : 0, text);
 });
@@ -218,7 +218,7 @@ test('parsing deeply nested or very long JSON takes linear time', (t) => {
   const n = 2_000_000;
   // Too deep for recursion.
   t.is(jsonErrorOffset('['.repeat(n)), n);
-  // One level of nesting, but a naive parser would recurse 21,000 levels.
+  // The text has one level, but a naive parser would recurse 21,000 levels.
   t.is(jsonErrorOffset('[},'.repeat(21_000)), 1);
   t.is(jsonErrorOffset(`[${'" ",'.repeat(n)}]`), n * 4 + 1);
   t.is(jsonErrorOffset('9'.repeat(n).concat('x')), n);

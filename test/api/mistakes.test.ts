@@ -4,8 +4,8 @@ import { newId } from '../../db/ids.ts';
 import { fresh } from '../support/database.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// Mistakes that people make when they begin to use the API. Each response says what to do.
-// errors.test.ts has the mistakes in API keys, and validation.test.ts the words of pydantic.
+// Tests that the responses to beginners' mistakes say what to do. errors.test.ts tests mistakes in
+// API keys, and validation.test.ts tests the words of pydantic.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';

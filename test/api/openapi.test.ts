@@ -20,7 +20,7 @@ import { type Answer, createCaller, exchange } from '../support/organization.ts'
 import { openapi } from '../support/site.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// The document at /openapi.json is valid, complete, and matches live responses.
+// Tests that the document at /openapi.json is valid and complete, and matches real responses.
 
 const SINGLE = 'POST /api/v1/email';
 const BULK = 'POST /api/v1/email/bulk';
@@ -29,6 +29,8 @@ const BATCH = 'GET /api/v1/batch/{batch_id}';
 const DELIVERIES = 'GET /api/v1/batch/{batch_id}/deliveries';
 const DELIVERY = 'GET /api/v1/batch/{batch_id}/deliveries/{delivery_id}';
 const RESEND = 'POST /api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend';
+const ALL_DELIVERIES = 'GET /api/v1/deliveries';
+const RESEND_FAILED = 'POST /api/v1/deliveries/resend';
 const BATCHES = 'GET /api/v1/batches';
 const CREDITS = 'GET /api/v1/credits';
 const LEDGER = 'GET /api/v1/credits/ledger';
@@ -71,6 +73,7 @@ function conforms(
 }
 
 function exactSchema(operation: string, status: number): Joi.Schema | null {
+  if (operation === RESEND_FAILED && status === 202) return answers.resentAnswer;
   if (status === 202)
     return operation === RESEND ? answers.deliveryAnswer : answers.submitAnswer;
   if (status === 422) return answers.invalidAnswer;
@@ -79,7 +82,7 @@ function exactSchema(operation: string, status: number): Joi.Schema | null {
   if (operation.endsWith('z') && [200, 503].includes(status)) return answers.healthAnswer;
   if (status >= 400) return answers.problemAnswer;
   if (operation === DELIVERY) return answers.deliveryAnswer;
-  if (operation === DELIVERIES) return answers.deliveriesAnswer;
+  if ([DELIVERIES, ALL_DELIVERIES].includes(operation)) return answers.deliveriesAnswer;
   if (operation === BATCHES) return answers.batchesAnswer;
   if (operation === LEDGER) return answers.ledgerAnswer;
   if (operation === USAGE) return answers.usageAnswer;
@@ -431,6 +434,45 @@ test('the webhook log and resends match /openapi.json: 200, 202, 404, 409, 422, 
   conforms(t, DELIVERIES, 422, await client.get(`${path}?limit=0&cursor=x`));
 });
 
+test('all deliveries and their resend match /openapi.json: 200, 202, 409, 413, 415, 422', async (t) => {
+  const one = await api.organization();
+  const { organizationId } = one;
+  const webhook = { url: 'https://a.example/' };
+  await one.bulk({ npis: [STORED, NPI], webhook });
+  await one.single({ npi: STORED, webhook });
+  const path = '/api/v1/deliveries';
+  const page = await one.get<{ next_cursor: string }>(`${path}?limit=2&status=pending`);
+  conforms(t, ALL_DELIVERIES, 200, page);
+  const second = await one.get(`${path}?limit=2&cursor=${page.json.next_cursor}`);
+  conforms(t, ALL_DELIVERIES, 200, second);
+  conforms(t, ALL_DELIVERIES, 422, await one.get(`${path}?status=sent&npi=x`));
+  await api.db.drizzle.execute(sql`
+    update webhook_deliveries set state = 'failed', decided_at = clock_timestamp()
+     where organization_id = ${organizationId}`);
+  const resend = (body: string, headers?: Record<string, string>) =>
+    one.call('POST', `${path}/resend`, body, headers);
+  const body = '{"failed_since":"2026-01-05T10:00:00Z","note":1}';
+  await suspendWebhooks(api.db, BY, organizationId, true);
+  conforms(t, RESEND_FAILED, 409, await resend(body));
+  await suspendWebhooks(api.db, BY, organizationId, false);
+  const resent = await resend(body);
+  conforms(t, RESEND_FAILED, 202, resent);
+  t.deepEqual(resent.json, { resent: 3, more: false });
+  t.is(resent.headers.get('ignored-fields'), 'note');
+  for (const wrong of [
+    '',
+    '[]',
+    '{',
+    '{}',
+    '{"failed_since":5}',
+    '{"failed_since":null}',
+  ])
+    conforms(t, RESEND_FAILED, 422, await resend(wrong));
+  conforms(t, RESEND_FAILED, 413, await resend(' '.repeat(65 * 1024)));
+  const type = { 'content-type': 'text/plain' };
+  conforms(t, RESEND_FAILED, 415, await resend(body, type));
+});
+
 test('the lists of batches and credits, and usage, match /openapi.json: 200, 422', async (t) => {
   const one = await api.organization();
   await one.bulk({ npis: [STORED, NPI] });
@@ -524,6 +566,13 @@ test('health checks and a missing database match /openapi.json: 200, 503', async
       await caller.call('POST', '/api/v1/batch/x/deliveries/x/resend'),
     );
     conforms(t, BATCHES, 503, await caller.get('/api/v1/batches'));
+    conforms(t, ALL_DELIVERIES, 503, await caller.get('/api/v1/deliveries'));
+    conforms(
+      t,
+      RESEND_FAILED,
+      503,
+      await caller.call('POST', '/api/v1/deliveries/resend'),
+    );
     conforms(t, LEDGER, 503, await caller.get('/api/v1/credits/ledger'));
     conforms(t, USAGE, 503, await caller.get('/api/v1/usage'));
   } finally {

@@ -115,7 +115,7 @@ test('the log sample has one line per status in 10 s, with a count of lines left
 const BROKEN = '\0\r\n\r\n';
 const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
 
-// Guard: `boundPipelines` of api/http/connection.ts.
+// Fails without `boundPipelines` of api/http/connection.ts.
 test('a connection with more than 32 pipelined requests is closed', async (t) => {
   for (const more of ['', BROKEN]) {
     t.is(await answersTo(KEYLESS.repeat(200) + more), '', more);
@@ -137,7 +137,7 @@ async function answersTo(text: string): Promise<string> {
   return answers;
 }
 
-// Guard: `guesses.refusal` before `authenticate` in api/http/auth.ts.
+// Fails unless `guesses.refusal` is called before `authenticate` in api/http/auth.ts.
 test('after 100 bad keys, an IP address may use only keys that worked there recently', async (t) => {
   const own = await startApi();
   const [known, other] = [await own.organization(), await own.organization()];
@@ -157,7 +157,7 @@ test('after 100 bad keys, an IP address may use only keys that worked there rece
   await own.stop();
 });
 
-// Guard: `createAddressOf` of api/http/overload.ts.
+// Fails without `createAddressOf` of api/http/overload.ts.
 test("only trusted proxies may set the client's IP address by X-Forwarded-For", async (t) => {
   const [behind, open] = [
     await startApi({ trustedProxies: ['127.0.0.0/8', '10.0.0.0/8'] }),
@@ -205,8 +205,8 @@ const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
 const codeOf = async (answer: Response) =>
   ((await answer.json()) as { code: string }).code;
 
-// Guards: `maxPerClient` and `maxRunningPerClient` of the writes in api/http/turn-queue.ts; `enterQueue`
-// before `countRequest`.
+// Fails without `maxPerClient` and `maxRunningPerClient` of the writes in api/http/turn-queue.ts,
+// and unless `enterQueue` comes before `countRequest`.
 test.serial(
   "an organization's submits wait in a short queue, and those beyond it get a 429",
   async (t) => {
@@ -237,7 +237,7 @@ test.serial(
   },
 );
 
-// Guard: `maxTotal` in api/http/turn-queue.ts.
+// Fails without `maxTotal` in api/http/turn-queue.ts.
 test.serial(
   'if too many submits of all organizations wait, the next one gets a 503 at once',
   async (t) => {
@@ -265,7 +265,7 @@ test.serial(
   },
 );
 
-// Guard: `whenOver` in `enterQueue` of api/http/auth.ts.
+// Fails without `whenOver` in `enterQueue` of api/http/auth.ts.
 test('a client that disconnects while its API key is looked up leaves the submit queue', async (t) => {
   const own = await startApi();
   const client = await own.organization(1000, 1000);
@@ -294,8 +294,8 @@ test('a client that disconnects while its API key is looked up leaves the submit
   await own.stop();
 });
 
-// Guards: `nextLookAt` of api/routes/service.ts, without which each request holds a connection, and
-// its race.
+// Fails without `nextLookAt` of api/routes/service.ts, because each request would hold a
+// connection. Also fails without the race there.
 test.serial(
   'concurrent readiness checks share one query and respond even if PostgreSQL hangs',
   async (t) => {

@@ -8,7 +8,8 @@ import { createCaller, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Both polls: their content, and their ETags, which spare a client unchanged responses.
+// Tests the content of both polls, and their ETags, with which a client reads only changed
+// responses.
 
 const BY = { actor: 'test', reason: 'test' };
 
@@ -85,7 +86,7 @@ test("the times in response headers come from PostgreSQL's clock, not the API's"
   const time = await travel(database.url);
   const its = await startApi({ databaseUrl: database.url });
   try {
-    // With a limit this low, each request asks PostgreSQL for its place and the time.
+    // With this low limit, each request reads the rate limit and the time from PostgreSQL.
     const client = await its.organization(10, 100);
     const { batch_id } = (await client.single({ npi: '1234567893' })).json;
     await time.advance(100_000);
@@ -155,8 +156,8 @@ test('all keys of an organization get the same ETag, which changes with the bala
   }
 });
 
-// Guard: `later` of the migrations. An ETag that changed for nothing would end a wait of
-// `until=change`.
+// Fails without `later` of the migrations. If an ETag changed without a reason, it would end a wait
+// of `until=change`.
 test("a poll's ETag changes exactly when the content of the response changes", async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const batch = sql`id = (select batch_id from requests where id = ${first})`;

@@ -13,8 +13,8 @@ import {
 import { startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// `Prefer: wait`: the response comes when the request is final, or with `until=change` at the first
-// change. Waiting uses no database connection.
+// Tests `Prefer: wait`: the response comes when the request is final, or with `until=change` at the
+// first change. Waiting uses no database connection.
 
 // Without workers, so that only the tests change requests.
 const stack = fresh(test, startApi);
@@ -29,7 +29,8 @@ test('a poll with Prefer: wait returns as soon as its request is final', async (
   const { json } = await client.single({ npi: NPI });
   const requestId = json.requests[0]?.request_id ?? '';
   const path = `/api/v1/email/${requestId}`;
-  // With the known ETag, the order of the poll and the settlement does not matter.
+  // The poll sends the current ETag, so it does not matter whether it arrives before or after the
+  // settlement.
   const known = (await client.get(path)).headers.get('etag') ?? '';
   const waiting = client.get(path, { ...WAIT, 'if-none-match': known });
   await settle(stack.db, requestId, 'failed', 'test', RULES);
@@ -56,7 +57,7 @@ test('with until=change, a poll waits only for changes of its own request or bat
   t.is((await single).json.batch.completed_count, 2);
 });
 
-// Guard: `isNews` of api/routes/poll.ts, and the notification of a batch's end.
+// Fails without `isNews` of api/routes/poll.ts, and without the notification of a batch's end.
 test('a waiting poll of a batch returns only when the whole batch is completed', async (t) => {
   const client = await stack.organization(1000, 300);
   const { json } = await client.bulk({ npis: Array(4).fill(NPI) });
@@ -76,7 +77,7 @@ test('a waiting poll of a batch returns only when the whole batch is completed',
   }
 });
 
-// Guard: the poll reads again when its wait is over.
+// Fails if the poll does not read again when its wait is over.
 test('a waiting poll that ends before its batch is completed returns the current state', async (t) => {
   const own = await startApi();
   const client = await own.organization(1000, 300);
@@ -230,7 +231,7 @@ test('a key that is revoked during the wait gets a 202 without results', async (
   await settle(stack.db, open, 'failed', 'test', RULES);
 });
 
-// Guard: `waits` of api/http/overload.ts.
+// Fails without `waits` of api/http/overload.ts.
 test('500 polls can wait at once without database connections, and more return at once', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
@@ -266,8 +267,8 @@ test('a poll still sees a change after the connection that listens for changes i
   t.is((await waiting).json.batch.status, 'completed');
 });
 
-// Guards: the triggers that notify of changed keys and organizations, and the second lookup of the
-// key.
+// Fails without the triggers that notify of changed keys and organizations, and without the second
+// lookup of the key.
 for (const [how, code, end] of [
   [
     'its API key is revoked',
@@ -286,7 +287,7 @@ for (const [how, code, end] of [
   ],
 ] satisfies [string, string, (whose: Organization) => Promise<unknown>][]) {
   test(`a waiting poll gets a 403 as soon as ${how}, and others keep waiting`, async (t) => {
-    // With this limit, its requests are counted one by one.
+    // With this low limit, the requests of the key are counted one by one.
     const client = await stack.organization(1000, 300);
     const bystander = await stack.organization();
     const submitted = (await client.single({ npi: NPI })).json;

@@ -6,7 +6,7 @@ import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// The rate limit (DECISIONS.md, Keys and rate) over two API processes on one database.
+// Tests the rate limit (DECISIONS.md, Keys and rate) with two API processes on one database.
 
 const BY = { actor: 'test', reason: 'test' };
 const BEGUN = Math.floor(Date.now() / 1000);
@@ -121,7 +121,7 @@ test('after a 429, requests of the key get a 429 without a query until Retry-Aft
     await tx`select 1 from rate_windows where api_key_id = ${client.keyId} for update`;
     for (let i = 0; i < 5; i += 1) t.is((await credits(client)).status, 429);
   });
-  // The other process has no refusal in memory, and refuses too.
+  // The other process has not rejected this key yet, so it queries the database and rejects it too.
   t.is((await credits(createCaller(second.baseUrl, client.apiKey))).status, 429);
   t.deepEqual(await window(), before);
 });

@@ -9,7 +9,7 @@ import { TEST_OUTCOMES } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// A test key and a live key of the same customer, with only the API running and no workers.
+// Tests a test key and a live key of the same customer, with the API and without workers.
 
 const api = fresh(test, startApi);
 const live = fresh(test, () => api.organization());

@@ -43,7 +43,8 @@ test('while Temporal is down, only one submit at a time waits for a workflow to 
   // Some seconds later one submit tries Temporal again.
   await eventually(async () => (await submit()) >= 1300 || null);
   const told = await eventually(
-    async () => said('workflows cannot be started, the sweep will')[0] ?? null,
+    async () =>
+      said('workflows cannot be started; the sweep starts them later')[0] ?? null,
   );
   t.regex(told.why, /^Temporal at .*; .*TEMPORAL_/);
 
@@ -52,7 +53,7 @@ test('while Temporal is down, only one submit at a time waits for a workflow to 
     await submit();
     return said('workflows can be started again')[0] ?? null;
   });
-  t.is(said('workflows cannot be started, the sweep will').length, 1);
+  t.is(said('workflows cannot be started; the sweep starts them later').length, 1);
   for (const id of batches) await client.completed(id);
 
   // The start of this workflow continues after the response. It must end when the stack stops, or

@@ -5,7 +5,7 @@ import { fresh } from '../support/database.ts';
 import { RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// Two organizations: no response reveals the ids of the other one.
+// Tests that no response reveals the ids of another organization.
 
 const api = fresh(test, startApi);
 const ours = fresh(test, () => api.organization());

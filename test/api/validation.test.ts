@@ -3,8 +3,8 @@ import { fresh } from '../support/database.ts';
 import type { Answer } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// The 422 responses (api/docs/errors.md, 422) of both submits and both polls: which problems, where,
-// and in the words of pydantic 2. mistakes.test.ts tests what the messages advise after these words.
+// Tests the 422 responses (api/docs/errors.md, 422) of submits and polls: the problems, their
+// places, and the words of pydantic 2. mistakes.test.ts tests the advice after these words.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
@@ -495,7 +495,7 @@ test('the Link header of a 422 links to the help for its first error', async (t)
   t.is(polled.headers.get('link'), '</docs/errors#string_pattern_mismatch>; rel="help"');
 });
 
-// Guard: `ignoredFields` of api/http/validation.ts.
+// Fails without `ignoredFields` of api/http/validation.ts.
 test('every response to a submit lists the fields that we ignored in a header', async (t) => {
   const ignored = async (extra: object, webhook: object = {}) => {
     const hook = { url: 'https://example.com', ...webhook };

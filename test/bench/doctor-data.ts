@@ -97,8 +97,8 @@ const STATEMENTS = [
   `insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
    select organization_id, npi, email_type, id, settled_at
      from requests where status = 'completed' and not replayed order by settled_at`,
-  `insert into webhook_deliveries (id, batch_id, request_id, state, attempts, created_at, decided_at)
-   select ${id('msg', 'number')}, batch_id, case mode when 'real-time' then id end,
+  `insert into webhook_deliveries (id, batch_id, request_id, organization_id, state, attempts, created_at, decided_at)
+   select ${id('msg', 'number')}, batch_id, case mode when 'real-time' then id end, organization_id,
           case when open then 'pending' when number % 100 = 0 then 'failed' else 'delivered' end,
           case when open then 0 when number % 100 = 0 then 10 when number % 20 = 0 then 3 else 1 end, created_at,
           case when not open then created_at + interval '10 min' end

@@ -7,7 +7,7 @@ import { batchCompleted, timeLookups } from './lookups.ts';
 /**
  * `node test/bench/fairness.ts [BULKS]`: how long one organization waits for a lookup, alone and
  * while bulks of another (20 by default) are in flight, with a vendor that takes two seconds.
- * Brings its own servers.
+ * Starts its own servers.
  */
 const BULKS = Number(process.argv[2] ?? 20);
 const SAMPLES = 5;

@@ -53,7 +53,7 @@ async function measure(): Promise<void> {
   const db = openDatabase({ url, poolSize: 2, applicationName: 'bench' });
   const victim = await openOrganization(db, 0);
   const attacker = await openOrganization(db, 100_000_000);
-  // Without Temporal, so that no worker processes the bulks.
+  // No Temporal listens here, so no worker processes the bulks.
   const api = await startApiProcess(url, { TEMPORAL_ADDRESS: '127.0.0.1:1' });
   const port = new URL(api.url).port;
   // Real clients run on other machines. This process must not wait for the CPU.

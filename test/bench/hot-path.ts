@@ -72,7 +72,7 @@ async function main(): Promise<void> {
 async function stored(db: Database, sql: Sql, url: string): Promise<void> {
   const floor = floorOf(sql);
   const peers = await startPeers(sql, url, floor);
-  console.log(`stored emails, NPIs a second in bulks of ${BULK}`);
+  console.log(`stored emails: NPIs per second, in bulks of ${BULK}`);
   for (const organizations of [1, 10]) {
     for (const clients of [1, 5, 20]) {
       const figures: Record<string, number> = {};
@@ -202,7 +202,7 @@ async function rate(clients: number, organizations: number, take: Take): Promise
 
 /** Measures admissions of one key whose window is nearly full. */
 async function admissions(db: Database, sql: Sql): Promise<void> {
-  console.log('admission of one key alone, a second');
+  console.log('admissions of one key per second');
   const windowMs = 600_000;
   const each = 50;
   const figures: number[] = [];
@@ -285,7 +285,7 @@ async function polls(databaseUrl: string, sql: Sql): Promise<void> {
       batch,
     ],
   ];
-  console.log('polls a second, and the 99th percentile in ms');
+  console.log('polls per second, and the 99th percentile in ms');
   for (const connections of [1, 20]) {
     for (const [name, one, of, other] of pairs) {
       const [ofOne, ofOther] = await loadFrom({ targets: [one, other], connections });

@@ -75,7 +75,8 @@ async function speeds() {
   const client = await stack.organization(100_000);
   const ours = (bulks: number) => async () => {
     const { json } = await client.bulk({ npis: take() });
-    // As cheap as waiting for the bare sample. hot-path.ts measures the cost of polls.
+    // Waits by SQL, which costs as little as waiting for the bare sample. hot-path.ts measures the
+    // cost of polls.
     const completed = () =>
       sql`select from batches where id = ${json.batch_id} and status = 'completed'`;
     while ((await completed()).length === 0) await setTimeout(25 * bulks);
@@ -91,7 +92,7 @@ async function speeds() {
   };
   await Promise.all([ours(1)(), bare(0)]);
   for (const bulks of [1, 5, 20]) {
-    // In turns, so that a slow moment of the machine affects both.
+    // Measures both in turns, so that a slow moment of the machine affects both.
     const turns = { bare: [] as Figures[], ours: [] as Figures[] };
     for (let turn = 0; turn < TURNS; turn += 1) {
       turns.bare.push(await measure(sql, bulks, bare));

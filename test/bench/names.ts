@@ -74,7 +74,7 @@ try {
   ending.abort();
   await submitting;
   const ratio = (q: 'p50' | 'p95') => (beside[q] / alone[q]).toFixed(2);
-  console.log(`beside to alone: p50 ${ratio('p50')}, p95 ${ratio('p95')}`);
+  console.log(`ratio of loaded to idle: p50 ${ratio('p50')}, p95 ${ratio('p95')}`);
   const failed = await stack.db.drizzle.execute(sql`
     select from requests where organization_id = ${healthy.organizationId} and status <> 'completed'`);
   console.log(

@@ -21,7 +21,7 @@ const ROWS = Number(process.argv[2] ?? 2_000_000);
 /** Number of chunks that the plain COPY sends repeatedly. */
 const COPIED_CHUNKS = 5;
 const OPERATOR = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
-/** The same as in package.json. */
+/** The options of the operator's script in package.json. */
 const NODE_OPTIONS = ['--max-semi-space-size=4'];
 const TELLS_PEAK = `data:text/javascript,process.on('exit',()=>process.send({peak:process.resourceUsage().maxRSS}))`;
 

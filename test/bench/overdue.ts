@@ -7,7 +7,12 @@ import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { runReconciler } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
-import { openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  openOrganization,
+  RULES,
+  submitCommand,
+  WORKER_RULES,
+} from '../support/organization.ts';
 
 // `node test/bench/overdue.ts`: measures how long one process takes to refund all requests that
 // became overdue while no process was running. Temporal is down, and PostgreSQL is a temporary one
@@ -42,7 +47,7 @@ try {
     'bench',
   );
   const rules = {
-    ...{ ...RULES, greylistMs: 1000, webhookScheduleMs: [0], webhookLongestRestMs: 1000 },
+    ...WORKER_RULES,
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
   const begun = performance.now();

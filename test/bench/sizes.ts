@@ -59,7 +59,7 @@ async function print(sql: Sql, requests: number): Promise<void> {
      where relkind = 'r' and relnamespace = 'public'::regnamespace and reltuples > ${requests / 200}
      order by total desc`;
   console.log(
-    `${'table'.padEnd(22)} rows a request  bytes a row  of it indexes  bytes a request`,
+    `${'table'.padEnd(22)} rows per req.  bytes per row     indexes  bytes per req.`,
   );
   for (const { name, rows, total, indexes } of tables) {
     const columns = [
@@ -76,5 +76,5 @@ async function print(sql: Sql, requests: number): Promise<void> {
     );
   }
   const all = tables.reduce((sum, { total }) => sum + total, 0);
-  console.log(`together ${Math.round(all / requests)} bytes a request`);
+  console.log(`total: ${Math.round(all / requests)} bytes per request`);
 }

@@ -66,8 +66,8 @@ async function addOpen(to: Sql): Promise<void> {
              'accepted', created_at, deadline_at
         from batches b, generate_series(0, 49) p where b.id like 'bat_w%'`;
     await tx`
-      insert into webhook_deliveries (id, batch_id, request_id, state, created_at)
-      select 'msg' || id, batch_id, id, 'pending', accepted_at from requests where id like 'req_w%'`;
+      insert into webhook_deliveries (id, batch_id, request_id, organization_id, state, created_at)
+      select 'msg' || id, batch_id, id, organization_id, 'pending', accepted_at from requests where id like 'req_w%'`;
   });
   await to`analyze`;
 }

@@ -8,18 +8,18 @@ import { timeLookups } from './lookups.ts';
 /**
  * `node test/bench/storm.ts [BULKS]`: how long one organization waits for a lookup, alone and
  * during a storm of another. The storm is one burst of bulks (95 by default) of 60 NPIs, reported
- * in real time to a receiver that answers 500, so that each delivery becomes a workflow. Brings its
+ * in real time to a receiver that answers 500, so that each delivery becomes a workflow. Starts its
  * own servers.
  */
 const BULKS = Number(process.argv[2] ?? 95);
 const BULK = 60;
 const SAMPLES = 20;
-/** Its check digit is wrong: it ends `not_found` without asking anyone. */
+/** Its check digit is wrong, so it ends as `not_found` without a vendor call. */
 const NOBODY = '1234567890';
 
 const stopServers = await startServers();
 const { TEST_TEMPORAL_ADDRESS: temporalAddress = '' } = process.env;
-// The worker is a process of its own, as in production: in this one it would delay the API.
+// The worker runs in its own process, as in production. In this process, it would delay the API.
 const elsewhere = { temporalAddress, taskQueue: `storm-${process.pid}` };
 const stack = await startStack({ lookupTimeoutMs: 15 * 60_000, elsewhere });
 const workers = workerProcesses();

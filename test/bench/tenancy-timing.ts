@@ -90,7 +90,7 @@ async function differenceOf(
       async () => unknownTimes.push(await time(apiKey, method, unknown)),
       async () => foreignTimes.push(await time(apiKey, method, theirs)),
     ];
-    // In turns, so that neither is always the second one.
+    // Measures both in turns, so that neither is always the second one.
     for (const ask of i % 2 === 0 ? pair : pair.reverse()) await ask();
   }
   return median(foreignTimes) - median(unknownTimes);

@@ -13,10 +13,10 @@ import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
 /**
- * `node test/bench/waiting.ts [REQUESTS] [ORGANIZATIONS] [MINUTES]`: the memory of one worker
- * process, and the growth of the database of Temporal's real server, while 100,000 lookups are open
- * with a vendor that does not answer in that time. It ends after 25 minutes if not all have begun
- * by then. On Linux, whose /proc is read. Brings its own servers.
+ * `node test/bench/waiting.ts [REQUESTS] [ORGANIZATIONS] [MINUTES]`: measures the memory of one
+ * worker process, and the growth of the database of Temporal's real server, while 100,000 lookups
+ * wait for a vendor that does not respond. Ends after 25 minutes if some lookups have not begun by
+ * then. Runs only on Linux, because it reads /proc. Starts its own servers.
  */
 const REQUESTS = Number(process.argv[2] ?? 100_000);
 const ORGANIZATIONS = Number(process.argv[3] ?? 20);

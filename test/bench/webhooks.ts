@@ -49,8 +49,8 @@ try {
   dead.forget();
   const beside = await measure(`beside ${WAITING} that wait for the dead host`, healthy);
   const ratio = (q: 'p50' | 'p95') => (beside[q] / alone[q]).toFixed(2);
-  console.log(`beside to alone: p50 ${ratio('p50')}, p95 ${ratio('p95')}`);
-  console.log(`slots that the dead host held meanwhile: ${dead.most()} at most`);
+  console.log(`ratio of loaded to idle: p50 ${ratio('p50')}, p95 ${ratio('p95')}`);
+  console.log(`most slots that the dead host held: ${dead.most()}`);
 } finally {
   await stack.stop();
   dead.close();

@@ -60,6 +60,8 @@ while delivery["status"] == "pending":
 assert delivery["attempts"][0]["status_code"] == 200
 assert client.get_delivery(bulk["batch_id"], delivery["id"], before=1)["attempts"] == []
 assert client.resend(bulk["batch_id"], delivery["id"])["status"] == "pending"
+assert delivery["id"] in [one["id"] for one in client.all_deliveries(since=begun)]
+assert client.resend_failed(datetime.now(timezone.utc)) == {"resent": 0, "more": False}
 
 assert client.credits()["used"] == 1
 reasons = [entry["reason"] for entry in client.ledger()]

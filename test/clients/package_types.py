@@ -10,7 +10,7 @@ from npi_email_enrichment import types
 
 SCHEMAS: dict[str, Any] = json.loads(Path("openapi.json").read_text())["components"]["schemas"]
 # Schemas that are parameters or iterators in the package, and one that needs no key.
-OTHERS = {"SingleSubmit", "BulkSubmit", "Batches", "Deliveries", "Ledger", "Health", "CustomData"}
+OTHERS = {"SingleSubmit", "BulkSubmit", "ResendFailed", "Batches", "Deliveries", "Ledger", "Health", "CustomData"}
 NAMES = {"string": "str", "integer": "int", "boolean": "bool", "null": "NoneType"}
 
 

@@ -12,8 +12,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Model and race tests rely on this audit of the ledger, so it is tested too: each test plants one
-// corruption with triggers and constraints switched off, audits, and rolls back.
+// Tests the audit of the ledger, on which the model and race tests rely. Each test plants one
+// corruption without triggers and constraints, audits, and rolls back.
 
 const { db, sql } = freshDatabase(test);
 let organizationId: string;

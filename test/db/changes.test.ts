@@ -13,11 +13,11 @@ import {
 } from '../support/organization.ts';
 import { startRelay } from '../support/relay.ts';
 
-// Which waiting clients a settlement wakes.
+// Tests which waiting clients a settlement wakes.
 
 const { db, sql, url } = freshDatabase(test);
 
-// Guards: the triggers that notify of changed requests and batches, and of their end.
+// Fails without the triggers that notify of changed requests and batches, and of their end.
 test('settling a request wakes only clients that wait for it or for its batch', async (t) => {
   const changes = listenForChanges(db);
   t.teardown(() => changes.close());
@@ -31,8 +31,8 @@ test('settling a request wakes only clients that wait for it or for its batch', 
   };
   for (const id of [first, second, batchId])
     void Promise.all([note(id), note(endOf(id))]);
-  // The start of listening wakes all watchers. After it, a notification that this watcher has
-  // heard, all have heard.
+  // All watchers are woken when listening starts. From then on, once this watcher is woken, the
+  // others have received all earlier notifications, too.
   const last = changes.watch('last');
   await last.next();
   const wokenBy = async (requestId: string) => {

@@ -6,8 +6,8 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { listAudit } from '../../db/audit.ts';
 import type { Database, Transaction } from '../../db/client.ts';
-import type { DoctorRules } from '../../db/doctor/check.ts';
-import { type Diagnosis, diagnose, runChecks } from '../../db/doctor/doctor.ts';
+import type { CheckResult, DoctorRules } from '../../db/doctor/check.ts';
+import { diagnose, runChecks } from '../../db/doctor/doctor.ts';
 import { newId } from '../../db/ids.ts';
 import { resendAny } from '../../db/webhooks/resends.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
@@ -41,7 +41,7 @@ async function addProcesses(on: Database): Promise<void> {
 }
 
 /** Returns the codes of the checks with findings. */
-function codes({ checks }: Diagnosis): string[] {
+function codes(checks: readonly CheckResult[]): string[] {
   return checks.filter(({ findings }) => findings > 0).map(({ code }) => code);
 }
 
@@ -95,14 +95,12 @@ function doctor(
 test.serial(
   'doctor finds nothing in a healthy database that contains all kinds of requests',
   async (t) => {
-    const diagnosis = await diagnose(db, DOCTOR_RULES);
-    t.deepEqual(codes(diagnosis), []);
-    t.is(diagnosis.findings, 0);
+    t.deepEqual(codes(await diagnose(db, DOCTOR_RULES)), []);
   },
 );
 
 test.serial('every check of doctor is tested with a corrupted database', async (t) => {
-  const { checks } = await diagnose(db, DOCTOR_RULES);
+  const checks = await diagnose(db, DOCTOR_RULES);
   t.deepEqual(checks.map(({ code }) => code).sort(), Object.keys(plantsIn(life)).sort());
 });
 
@@ -110,12 +108,12 @@ test.serial(
   'each corruption of the database is found by the check for it and by no other',
   async (t) => {
     for (const [code, plant] of Object.entries(plantsIn(life))) {
-      const { diagnosis, subject } = await corrupted(plant.statements, async (tx) => ({
-        diagnosis: await runChecks(tx, DOCTOR_RULES),
+      const { checks, subject } = await corrupted(plant.statements, async (tx) => ({
+        checks: await runChecks(tx, DOCTOR_RULES),
         subject: await named(tx, plant),
       }));
-      t.deepEqual(codes(diagnosis), [code], code);
-      const found = diagnosis.checks.find((check) => check.code === code);
+      t.deepEqual(codes(checks), [code], code);
+      const found = checks.find((check) => check.code === code);
       t.is(found?.findings, 1, code);
       t.true(
         found?.examples[0]?.startsWith(subject),
@@ -176,7 +174,7 @@ test.serial(
       endpoint(npi, 'stays@clinic.example'),
     ];
     for (const [subject, plant] of plants) {
-      const { checks } = await corrupted([tombstones, ...innocent, plant], (tx) =>
+      const checks = await corrupted([tombstones, ...innocent, plant], (tx) =>
         runChecks(tx, DOCTOR_RULES),
       );
       const found = checks.find(({ code }) => code === 'erased_but_held');
@@ -195,7 +193,7 @@ test.serial(
     for (const delivery of [life.refused.delivery, life.told.delivery]) {
       const earlier = sql`
       update webhook_attempts set started_at = started_at - interval '1 hour' where delivery_id = ${delivery}`;
-      const { checks } = await corrupted([earlier], (tx) => runChecks(tx, DOCTOR_RULES));
+      const checks = await corrupted([earlier], (tx) => runChecks(tx, DOCTOR_RULES));
       const found = checks.filter(({ findings }) => findings > 0);
       t.like(found, [{ code: 'delivery_too_early', examples: [delivery] }]);
     }
@@ -317,18 +315,20 @@ test('doctor --fix makes and audits the safe repairs, and prints the other probl
   const plants = plantsIn(ownLife);
   const before = await balanceOf(ownDb, ownLife.organizationId);
   const repairable = [
+    'result_without_charge',
     'hold_not_settled',
     'batch_completed_count',
     'delivery_attempts',
     'entitlement_unearned',
     'request_overdue',
-    // Last, because the other corruptions change the ledger, and the balance with it.
+    // The balance is corrupted last, because the other corruptions change the ledger and so the
+    // balance.
     'balance_differs',
   ];
   for (const code of repairable) {
     const statements = plants[code]?.statements ?? [];
-    // The other statements plant a request that is almost overdue. It would be overdue by the time
-    // of the repair.
+    // The other statements plant a request that is almost overdue, and the repair would find it
+    // overdue.
     await corrupt(
       ownDb,
       code === 'request_overdue' ? statements.slice(0, 1) : statements,
@@ -337,7 +337,10 @@ test('doctor --fix makes and audits the safe repairs, and prints the other probl
   await corrupt(ownDb, [
     sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`,
   ]);
-  await corrupt(ownDb, plants.charge_time?.statements ?? []);
+  await corrupt(ownDb, [
+    sql`update ledger_entries set created_at = created_at - interval '1 millisecond'
+         where request_id = ${ownLife.stored.requestIds[0]} and kind = 'charge'`,
+  ]);
 
   const sick = await doctor(own.url, ['--json']);
   t.deepEqual([sick.code, sick.stderr], [3, '']);
@@ -363,9 +366,10 @@ test('doctor --fix makes and audits the safe repairs, and prints the other probl
     0,
   );
 
-  const first = await doctor(own.url, ['--fix', ...WHY]);
+  const first = await doctor(own.url, ['--fix', '--wide', ...WHY]);
   t.deepEqual([first.code, first.stderr], [3, ''], 'something is left');
-  t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"released":1}$/m);
+  t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"release":1}$/m);
+  t.regex(first.stdout, /^result_without_charge +req_\S+ +repaired +{"charge":1}$/m);
   t.regex(
     first.stdout,
     /^charge_time: charge with another time.*\n {2}.*\n {2}1 found {2}req_\w+$/m,
@@ -407,6 +411,18 @@ test('doctor exits with 1 without PostgreSQL, and with 2 for a wrong option', as
   const wrong = await doctor(database.url, ['--fast']);
   t.deepEqual([wrong.code, wrong.stdout], [2, '']);
   t.regex(wrong.stderr, /--fast/);
+});
+
+test('doctor prints its findings even if PostgreSQL takes no writes', async (t) => {
+  await using own = await openTestDatabase();
+  const name = sql.identifier(new URL(own.url).pathname.slice(1));
+  await own.db.drizzle.execute(
+    sql`alter database ${name} set default_transaction_read_only = on`,
+  );
+  const { code, stdout } = await doctor(own.url, []);
+  t.is(code, 3);
+  t.regex(stdout, /^no_worker: /m);
+  t.regex(stdout, /still show its last run: PostgreSQL takes no writes\.$/m);
 });
 
 test('doctor finds open work without a workflow, and workflows without open work', async (t) => {
@@ -507,14 +523,15 @@ test('doctor finds a workflow that fails repeatedly and a missing or paused Sche
     return found.map(({ code, examples }) => [code, ...examples].join(' ')).sort();
   };
   const schedule = client.schedule.getHandle(reverifyScheduleId(name));
-  t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
+  const idle = `schedule_not_running ${schedule.scheduleId}`;
+  t.deepEqual(await findings(), [`${idle}: missing`]);
   await keepNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
   t.deepEqual(await findings(), []);
-  await schedule.pause();
-  t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
+  await schedule.pause('test by Tom');
+  t.deepEqual(await findings(), [`${idle}: paused, test by Tom`]);
   // An operator paused it on purpose, so it stays paused.
   await keepNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
-  t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
+  t.deepEqual(await findings(), [`${idle}: paused, test by Tom`]);
   await schedule.delete();
   await keepNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
 
@@ -539,7 +556,7 @@ test('doctor finds a workflow that fails repeatedly and a missing or paused Sche
     );
     const id = workflowExecution?.workflowId ?? '';
     failures.set(id, (failures.get(id) ?? 0) + 1);
-    // The other workflow fails only twice, as after a restart of a worker.
+    // The second workflow fails only twice, as after a restart of a worker.
     if (id === shaky && (failures.get(id) ?? 0) > 2) continue;
     await client.workflowService.respondWorkflowTaskFailed({
       namespace,

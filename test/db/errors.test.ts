@@ -2,7 +2,7 @@ import test from 'ava';
 import { DatabaseError, toDatabaseError } from '../../db/errors.ts';
 import { freshDatabase } from '../support/database.ts';
 
-// Which errors of PostgreSQL are permanent, and which are retried.
+// Tests which errors of PostgreSQL are permanent, and which are retried.
 
 const { sql } = freshDatabase(test);
 

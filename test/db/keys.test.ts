@@ -9,6 +9,7 @@ import {
   revokeKey,
   rotateKey,
 } from '../../db/accounts/keys.ts';
+import { takePlaces } from '../../db/accounts/limits.ts';
 import {
   createOrganization,
   setLimit,
@@ -180,6 +181,19 @@ test('only one of several concurrent rotations of a key succeeds', async (t) => 
   );
   t.is(refused.length, 7);
   t.is((await listKeys(db, old.organizationId)).length, 2);
+});
+
+test('a list of keys shows when each key was last used', async (t) => {
+  const { id: keyId, organizationId } = await openKey();
+  const last = async () => (await listKeys(db, organizationId))[0]?.lastUsedAt;
+  t.falsy(await last());
+  const { atMs } = await takePlaces(db, { keyId, requestsPerMinute: 1 }, 20, 1);
+  const used = await last();
+  t.true(Math.abs((used?.getTime() ?? 0) - atMs) < 1000);
+  // The rejected request does not count, and the window is empty later.
+  await sql`select pg_sleep(0.03)`;
+  await takePlaces(db, { keyId, requestsPerMinute: 0 }, 20, 1);
+  t.deepEqual(await last(), used);
 });
 
 test('reactivating a leaked key must be forced', async (t) => {

@@ -13,8 +13,8 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// The constraints and triggers that keep the books right. The tests write SQL directly, around the
-// service's code.
+// Tests the constraints and triggers that keep the ledger correct. The tests write SQL directly,
+// without the service's code.
 
 const { db, sql } = freshDatabase(test);
 
@@ -111,8 +111,8 @@ test('database triggers write the hold, charge, and release of each request', as
     t.deepEqual(await entriesOf([id]), [hold, [settlement, 3, settled]]);
   }
   const [repaired] =
-    await sql`select count(release_hold(id))::int as n from requests where batch_id = ${batchId}`;
-  t.is(repaired?.n, 0, 'nothing of it is to be given back by a repair');
+    await sql`select count(settle_hold(id))::int as n from requests where batch_id = ${batchId}`;
+  t.is(repaired?.n, 0, 'a repair gives nothing of it back');
   // This test charges one person several times and writes to a batch without counting, so L5 and S1
   // don't hold here.
   const findings = await auditLedger(sql, [organizationId], 0);
@@ -136,7 +136,10 @@ test('holds, charges, and releases are written only by triggers, and only once',
     insert into ledger_entries (organization_id, request_id, kind, amount) values (${organizationId}, ${id}, ${kind}, 1)`;
   for (const kind of ['hold', 'charge', 'release']) {
     for (const id of [requestId, newId('req')]) {
-      await t.throwsAsync(post(sql, id, kind), refusedBy('follows from its request'));
+      await t.throwsAsync(
+        post(sql, id, kind),
+        refusedBy('is written only by the triggers'),
+      );
     }
   }
   await settle(db, requestId, 'failed', 'test', RULES);
@@ -161,7 +164,7 @@ test('an entitlement requires a charge for the same organization, NPI, and type'
     insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
     values (${organization}, ${npi}, ${type}, ${id}, '2026-01-01')
         on conflict (organization_id, npi, email_type) do update set request_id = excluded.request_id`;
-  const refused = refusedBy('what entitles to an answer is a charge for it');
+  const refused = refusedBy('an entitlement must have a charge');
   const missing = newId('req');
   await t.throwsAsync(entitle(organizationId, NPI, missing), refused);
   await t.throwsAsync(entitle(organizationId, NPI, requestId), refused);
@@ -183,9 +186,9 @@ test('an entitlement cannot be dated in the future', async (t) => {
     values (${organizationId}, ${NPI}, 'personal', ${requestId}, ${at})
         on conflict (organization_id, npi, email_type) do update set charged_at = excluded.charged_at`;
   const future = new Date(Date.now() + 3_600_000);
-  await t.throwsAsync(entitle(future), refusedBy('is in the future'));
+  await t.throwsAsync(entitle(future), refusedBy('dated in the future'));
   await entitle(new Date());
-  await t.throwsAsync(entitle(future), refusedBy('is in the future'));
+  await t.throwsAsync(entitle(future), refusedBy('dated in the future'));
 });
 
 test('ledger entries cannot be changed or deleted', async (t) => {
@@ -295,7 +298,7 @@ test('a request must belong to the same organization as its batch', async (t) =>
   await t.throwsAsync(
     sql`insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
         values (${newId('req')}, ${batchId}, ${other.organizationId}, 1, ${NPI}, 'any', 1, 'accepted', now(), now())`,
-    refusedBy('of a batch of its organization'),
+    refusedBy('must have the same organization'),
   );
 });
 

@@ -3,9 +3,14 @@ import { sql } from 'drizzle-orm';
 import { type LedgerPlace, listLedger } from '../../db/accounts/ledger.ts';
 import type { Database, Period } from '../../db/client.ts';
 import { type BatchFilter, listBatches } from '../../db/requests/batches.ts';
+import {
+  type DeliveryFilter,
+  listOrganizationDeliveries,
+} from '../../db/webhooks/log.ts';
 import { freshDatabase } from '../support/database.ts';
 
-// Lists of a large customer: an index finds each page, and only the rows of the page are read.
+// Tests the lists of a large customer. An index finds each page, and only the rows of the page are
+// read.
 
 const { db, sql: admin } = freshDatabase(test);
 
@@ -14,7 +19,14 @@ const MANY = 20_000;
 /** Every 5,000th batch is in progress, and every 1,000th requests the same NPI. */
 const batchId = (n: number) => `bat_${String(n).padStart(26, '0')}`;
 const dayAt = (n: number) => new Date(Date.UTC(2026, 0, 1) + n * 60_000);
-const ALL: BatchFilter = { status: null, since: null, until: null, npi: null };
+const ALL: BatchFilter = {
+  status: null,
+  since: null,
+  until: null,
+  npi: null,
+  keyId: null,
+};
+const ALWAYS: DeliveryFilter = { status: null, since: null, until: null };
 
 test.before(async () => {
   await admin.begin(async (tx) => {
@@ -29,10 +41,14 @@ test.before(async () => {
       insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at, settled_at)
       select 'req_' || right(id, 26), id, organization_id, 0, (1000000000 + right(id, 26)::int % 1000)::text, 'any', 1, 'not_found',
              created_at, created_at, created_at from batches`;
+    await tx`
+      insert into webhook_deliveries (id, batch_id, organization_id, state, created_at, decided_at)
+      select 'msg_' || right(id, 26), id, organization_id, case when right(id, 26)::int % 5000 = 0 then 'failed' else 'delivered' end,
+             created_at, created_at from batches`;
     await tx`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
       select organization_id, id, 'hold', 1, accepted_at from requests order by id`;
   });
-  await admin`vacuum analyze batches, requests, ledger_entries`;
+  await admin`vacuum analyze batches, requests, ledger_entries, webhook_deliveries`;
 });
 
 /** Returns the number of rows that a list reads; null if it scans a whole table. */
@@ -43,7 +59,7 @@ async function rowsRead(
     const read = async () => {
       const [row] = await tx.execute<{ whole: number; fetched: number }>(sql`
         select sum(seq_scan)::int as whole, sum(coalesce(idx_tup_fetch, 0))::int as fetched from pg_stat_xact_user_tables
-         where relname in ('batches', 'requests', 'ledger_entries')`);
+         where relname in ('batches', 'requests', 'ledger_entries', 'webhook_deliveries')`);
       return row ?? { whole: 0, fetched: 0 };
     };
     const before = await read();
@@ -63,7 +79,7 @@ const PAGES: readonly (readonly [string, Partial<BatchFilter>, number])[] = [
   ['batches with an NPI that was never requested', { npi: '1999999999' }, 0],
 ];
 
-// Guard: the indexes, and `interval '0'` of db/requests/batches.ts.
+// Fails without the indexes, and without `interval '0'` of db/requests/batches.ts.
 for (const [name, filter, atMost] of PAGES) {
   for (const after of [null, batchId(MANY / 2)]) {
     test(`the ${after ? 'middle' : 'first'} page of a list of ${name} is read by an index`, async (t) => {
@@ -71,8 +87,30 @@ for (const [name, filter, atMost] of PAGES) {
       const read = await rowsRead((tx) =>
         listBatches(tx, ORGANIZATION, { ...ALL, ...filter }, page),
       );
-      // Also the requests of the NPI, and the batch before the page.
+      // The limit also allows for the requests of the NPI, and for the batch before the page.
       t.true(read !== null && read <= 2 * atMost + 2, `${read} rows`);
+    });
+  }
+}
+
+const DELIVERIES: readonly (readonly [string, Partial<DeliveryFilter>, number])[] = [
+  ['all deliveries', {}, 55],
+  ['delivered ones', { status: 'delivered' }, 52],
+  ['failed ones', { status: 'failed' }, 4],
+  ['pending ones', { status: 'pending' }, 0],
+  ['deliveries of one day', { since: dayAt(5000), until: dayAt(5040) }, 40],
+];
+
+for (const [name, filter, atMost] of DELIVERIES) {
+  for (const after of [null, `msg_${String(MANY / 2).padStart(26, '0')}`]) {
+    test(`the ${after ? 'middle' : 'first'} page of a list of ${name} is read by an index`, async (t) => {
+      const page = { after, limit: 50 };
+      const read = await rowsRead((tx) =>
+        listOrganizationDeliveries(tx, ORGANIZATION, { ...ALWAYS, ...filter }, page),
+      );
+      // Each delivery is read by its state and by its id, and with its batch. The planner reads a
+      // few more rows.
+      t.true(read !== null && read <= 3 * atMost + 15, `${read} rows`);
     });
   }
 }
@@ -93,11 +131,11 @@ test('each page of the ledger and its balances is read by an index, even the old
   }
   t.is(entries.at(-1)?.availableAfter, MANY + 9999);
   const oldest = await rowsRead((tx) => ledgerPage(tx, next));
-  // Also the requests of the entries. The second page also reads the entry before it.
+  // Each page reads its entries and their requests. The second page also reads the entry before it.
   t.deepEqual([newest, oldest], [51 + 51, 52 + 51]);
 });
 
-test('a period of the ledger has true balances, and reads only newer entries of a large ledger', async (t) => {
+test('a period of a large ledger has correct balances, and reads only newer entries', async (t) => {
   const period = { since: dayAt(MANY - 300), until: dayAt(MANY - 100) };
   const read = await rowsRead(async (tx) => {
     const { entries, next } = await ledgerPage(tx, null, period, 1000);

@@ -17,8 +17,8 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// When the message `credits.low` is created (api/docs/webhooks.md, Low credits). No worker runs
-// here, so the tests do the sweep's part.
+// Tests when the message `credits.low` is created (api/docs/webhooks.md, Low credits). No worker
+// runs here, so the tests do the sweep's part.
 
 const { db, sql } = freshDatabase(test);
 const BY = { actor: 'test', reason: 'test' };
@@ -53,7 +53,7 @@ async function bodiesFor(organizationId: string): Promise<unknown[]> {
   return rows.map(({ body }) => JSON.parse(body));
 }
 
-test('the message is created once when the balance falls below the threshold', async (t) => {
+test('credits.low is created once when the balance falls below the threshold', async (t) => {
   const organization = await watched(10);
   const { organizationId } = organization;
   t.false(await sweep(organizationId));
@@ -70,7 +70,7 @@ test('the message is created once when the balance falls below the threshold', a
   });
 });
 
-test('a grant to the threshold arms the alert again, a smaller one does not', async (t) => {
+test('the alert is armed again by a grant that reaches the threshold, not by less', async (t) => {
   const { organizationId } = await watched(5);
   t.true(await sweep(organizationId));
   await anHourLater(organizationId);
@@ -95,7 +95,7 @@ test('a released hold arms the alert again', async (t) => {
   t.true(await sweep(organizationId));
 });
 
-test('a balance around the threshold causes at most one message an hour', async (t) => {
+test('a balance that varies around the threshold causes one message an hour', async (t) => {
   const { organizationId } = await watched(10);
   for (let n = 0; n < 5; n += 1) {
     await adjustCredits(db, BY, organizationId, -1);
@@ -107,7 +107,7 @@ test('a balance around the threshold causes at most one message an hour', async 
   t.true(await sweep(organizationId));
 });
 
-test('a new threshold or URL arms the alert again, and a deleted one is silent', async (t) => {
+test('a new threshold or URL arms the alert again, and a deleted alert sends nothing', async (t) => {
   const { organizationId } = await watched(5);
   t.true(await sweep(organizationId));
   await anHourLater(organizationId);
@@ -119,7 +119,7 @@ test('a new threshold or URL arms the alert again, and a deleted one is silent',
   t.false(await sweep(organizationId));
 });
 
-test('suspended webhooks delay the message until they are resumed', async (t) => {
+test('credits.low waits while webhooks are suspended', async (t) => {
   const { organizationId } = await watched(5);
   await suspendWebhooks(db, BY, organizationId, true);
   t.false(await sweep(organizationId));
@@ -147,5 +147,7 @@ test('sandboxes and unknown organizations get no alert', async (t) => {
   await t.throwsAsync(setLowCreditAlert(db, BY, sandbox.organizationId, ALERT), {
     code: 'sandbox_alert',
   });
-  await t.throwsAsync(setLowCreditAlert(db, BY, 'org_unknown', ALERT), { code: '23503' });
+  await t.throwsAsync(setLowCreditAlert(db, BY, 'org_unknown', ALERT), {
+    code: 'organization_missing',
+  });
 });

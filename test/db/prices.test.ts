@@ -11,7 +11,7 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// The submit writes the price to the row of the request, and everything later uses that price.
+// Tests that later steps use the price that the submit wrote to the row of the request.
 
 const { db, sql } = freshDatabase(test);
 

@@ -94,7 +94,7 @@ const BY_OPERATORS_ALONE: Readonly<Record<string, string>> = {
   'credits out of nothing': `insert into ledger_entries (organization_id, kind, amount)
     select id, 'grant', 1000 from organizations`,
   'a key of one’s own': 'update api_keys set revoked_at = null',
-  'a hold released': 'select release_hold(id) from requests',
+  'a hold settled': 'select settle_hold(id) from requests',
   'a balance made anew': 'select recompute_balance(id) from organizations',
   'the audit log read': 'select * from audit_log',
 };
@@ -138,7 +138,7 @@ for (const [role, forbidden] of [
           select id, organization_id, npi, 'personal' as email_type, cost as credits_used from public.requests;
         insert into entitlements select organization_id, npi, email_type, id, now() from requests`);
       await t.throwsAsync(entitled.simple(), {
-        message: /what entitles to an answer is a charge/,
+        message: /an entitlement must have a charge/,
       });
     });
     t.deepEqual(await books(), before);
@@ -157,6 +157,33 @@ test('operators write employer data, workers read it, and the API has no access'
     [await rights('npe_operator'), await rights('npe_worker'), await rights('npe_api')],
     [8, 2, 0],
   );
+});
+
+test('viewers read no address, secret, or URL, and write nothing', async (t) => {
+  const sensitive = await sql`
+    select relname || '.' || attname as name
+      from pg_class c join pg_attribute a on a.attrelid = c.oid
+     where relnamespace = 'public'::regnamespace and relkind in ('r', 'v') and attnum > 0
+       and attname ~ '(^|_)(email|secret|hash|url|excerpt|custom_data|response|content)$'
+       and has_column_privilege('npe_viewer', c.oid, attnum, 'select')`;
+  t.deepEqual([...sensitive], []);
+  const readable = await sql`
+    select name from unnest(array[
+             'stored_emails', 'vendor_profiles', 'provider_endpoints', 'suppressions',
+             'secret_keys', 'idempotency_keys', 'uploads', 'upload_parts']) name
+     where has_any_column_privilege('npe_viewer', name, 'select')`;
+  t.deepEqual([...readable], []);
+  const writable = await sql`
+    select relname from pg_class c
+     where relnamespace = 'public'::regnamespace and relkind in ('r', 'v')
+       and (has_any_column_privilege('npe_viewer', c.oid, 'insert, update')
+            or has_table_privilege('npe_viewer', c.oid, 'delete, truncate'))`;
+  t.deepEqual([...writable], []);
+  const callable = await sql`
+    select proname from pg_proc
+     where pronamespace = 'public'::regnamespace and prosecdef
+       and has_function_privilege('npe_viewer', oid, 'execute')`;
+  t.deepEqual([...callable], []);
 });
 
 test('an API process may record its Temporal namespace and change it later', async (t) => {

@@ -29,7 +29,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Sandboxes are organizations. Constraints keep them apart from live ones.
+// Tests the constraints that keep sandboxes, which are organizations, apart from live
+// organizations.
 
 const { db, sql } = freshDatabase(test);
 const BY = { actor: 'test', reason: 'test' };
@@ -190,7 +191,7 @@ test('erasures and exports leave out the results of sandboxes', async (t) => {
   t.is(email, `npi${npi}@clinic.example.com`);
   for (const subject of [{ npi }, { email }]) {
     t.like(await exportSubject(db, subject), { requests: [], deliveries: [] });
-    t.like(await eraseSubject(db, ASKED, subject), { answers: 0, tombstones: 1 });
+    t.like(await eraseSubject(db, ASKED, subject), { results: 0, suppressions: 1 });
   }
   t.is(await made(), email);
 });

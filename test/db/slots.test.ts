@@ -15,8 +15,8 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// Slots under the rate limits of a source. PostgreSQL's clock is frozen, and only the tests advance
-// it.
+// Tests slots under the rate limits of a source. PostgreSQL's clock is frozen, and only the tests
+// advance it.
 
 const { db, url } = freshDatabase(test);
 const time = fresh(test, () => travel(url));

@@ -22,7 +22,7 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// The admission of calls to a source, with several workers at once.
+// Tests the admission of calls to a source by several workers at the same time.
 
 const FREE: SourceLimits = { rates: [], dailyCredits: null };
 
@@ -296,8 +296,8 @@ test('an organization may use all daily credits of a vendor, or half if others n
   t.deepEqual([await goes(other), await goes(greedy, 2)], [5, 2]);
   await passDay('rationed');
   await passDay('rationed');
-  // The other organization has made no call since yesterday, and our own calls don't count as an
-  // organization.
+  // The other organization has made no call since yesterday, and calls without a request belong to
+  // no organization.
   t.is(await goes(null, 1), 1);
   t.is(await goes(other), 9);
 });
@@ -359,7 +359,7 @@ test("50 simultaneous failures open a source's breaker only once and only for se
   t.deepEqual(kinds(await askAll('crowded', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('failures of calls that began before the breaker opened keep it open no longer', async (t) => {
+test('late failures of calls that began before the breaker opened do not prolong it', async (t) => {
   const calls = await begin('late', 45);
   for (const end of calls.slice(0, 5)) await end({ kind: 'failed', why: 'upstream' });
   await pass('late', 6);

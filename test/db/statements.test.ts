@@ -13,8 +13,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Every connection keeps its prepared statements, so their number must not grow with the size of
-// requests.
+// Tests that the number of prepared statements, which every connection keeps, does not grow with
+// the size of requests.
 
 const { url } = freshDatabase(test);
 
@@ -103,7 +103,8 @@ test('a submit, its settlement, and its polls read few rows even in large tables
                  'failed', now(), now(), now(), 'lkp_' || n`,
         `vendor_attempts (lookup_id, vendor, n, request_id, state, started_at, ended_at)
           select 'lkp_' || n, 'test', 1, 'req_' || n, 'found', now(), now()`,
-        `webhook_deliveries (id, batch_id, state, created_at) select 'msg_' || n, 'bat_' || n, 'none', now()`,
+        `webhook_deliveries (id, batch_id, organization_id, state, created_at)
+          select 'msg_' || n, 'bat_' || n, '${others.organizationId}', 'none', now()`,
       ])
         await filling.execute(`insert into ${rows} from generate_series(1, 3000) n`);
     }),

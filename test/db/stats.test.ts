@@ -13,7 +13,7 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// The statistics of the service, read by one statement with the rights of a worker.
+// Tests the statistics of the service, which one statement reads with the rights of a worker.
 
 const { db, sql, url } = freshDatabase(test);
 const worker = openDatabase({
@@ -53,13 +53,16 @@ test.serial(
     t.deepEqual(await stats(), {
       'npe_requests_open accepted': 0,
       'npe_requests_open in_progress': 0,
-      npe_lookup_oldest_wait_seconds: 0,
+      'npe_lookups_open other': 0,
+      'npe_lookups_waiting other': 0,
+      'npe_lookup_oldest_wait_seconds other': 0,
       npe_request_overdue_seconds: 0,
       npe_sweep_age_seconds: Number.POSITIVE_INFINITY,
       npe_outbox_batches: 0,
       npe_outbox_overdue_seconds: 0,
       'npe_source_breaker registry closed registry': 1,
       'npe_source_breaker registry half_open registry': 0,
+      'npe_source_breaker registry idle registry': 0,
       'npe_source_breaker registry open registry': 0,
       'npe_source_waiting registry': 0,
       'npe_source_budget_credits used registry': 0,
@@ -69,7 +72,7 @@ test.serial(
       npe_organizations_low: 0,
       npe_deliveries_pending: 0,
       npe_delivery_overdue_seconds: 0,
-      npe_hosts_failing: 0,
+      'npe_hosts_failing other': 0,
     });
   },
 );
@@ -96,7 +99,7 @@ test.serial(
     );
     t.is(now['npe_requests_open accepted'], 78);
     t.is(now.npe_outbox_batches, 12);
-    t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
+    t.true((now[`npe_lookup_oldest_wait_seconds ${large[0]?.organizationId}`] ?? 0) > 0);
     t.deepEqual(
       [now['npe_credits_balance available'], now['npe_credits_balance held']],
       [162, 78],
@@ -141,7 +144,7 @@ test.serial(
       (before ?? 0) + 1,
       'two are left, three were used',
     );
-    // Only the first of the two writes: used credits are noted once an hour.
+    // Only the first of the two calls writes, because used credits are noted once an hour.
     await noteUsedCredits(worker);
     await noteUsedCredits(worker);
     t.is((await stats()).npe_organizations_low, before, 'used before the day began');
@@ -170,6 +173,10 @@ test.serial(
     const trial = await stats();
     t.is(trial['npe_source_breaker registry half_open registry'], 1);
     t.is(trial['npe_source_breaker registry open registry'], 0);
+    await sql`update source_health set open_until = now() - interval '16 minutes'`;
+    const idle = await stats();
+    t.is(idle['npe_source_breaker registry idle registry'], 1);
+    t.is(idle['npe_source_breaker registry half_open registry'], 0);
   },
 );
 
@@ -199,7 +206,9 @@ test.serial(
     const { organizationId } = await openOrganization(db, 0);
     await sql`insert into webhook_hosts (organization_id, host, failures, open_until)
             values (${organizationId}, 'a.test', 5, now()), (${organizationId}, 'b.test', 1, null)`;
-    t.is((await stats()).npe_hosts_failing, 1);
+    const failing = await stats();
+    t.is(failing[`npe_hosts_failing ${organizationId}`], 1);
+    t.is(failing['npe_hosts_failing other'], 0);
   },
 );
 

@@ -19,8 +19,8 @@ import { RULES } from '../support/organization.ts';
 import { type Api, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// A suppressed person is not looked up, and their address is not returned, replayed, or shown
-// again.
+// Tests that a suppressed person is not looked up, and that their address is not returned,
+// replayed, or shown.
 
 const BY = { actor: 'test', reason: 'test' };
 
@@ -175,7 +175,7 @@ test('if an address that a client paid for is suppressed, a replay returns anoth
     replayed: true,
   });
   t.like(await client.credits(), { balance: 9, used: 1 });
-  const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
+  const checks = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
   t.is(checks.find(({ code }) => code === 'replay_without_charge')?.findings, 0);
 });
 
@@ -183,7 +183,7 @@ test.serial(
   'doctor accepts a replay with another address after the suppression is removed',
   async (t) => {
     const replays = async () => {
-      const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
+      const checks = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
       return checks.find(({ code }) => code === 'replay_without_charge')?.findings;
     };
     const paidFor = (name: string) => `${name}@staff.clinic.example`;
@@ -264,7 +264,10 @@ test('operators can list and change suppressions, which contain only hashed addr
   const listed = await json<{ value: string }[]>('suppress', 'list', '--kind', 'email');
   const suppression = listed.find((one) => one.value === value);
   t.like(suppression, { kind: 'email', origin: 'operator', reason: 'a test' });
-  t.regex(await text('suppress', 'list'), new RegExp(`^email +${value} +operator`, 'm'));
+  t.regex(
+    await text('suppress', 'list', '--wide'),
+    new RegExp(`^email +${value} +operator`, 'm'),
+  );
   const add = { action: 'suppressions.add', actor: 'tester', reason: 'a test' };
   t.like(await records(), [
     { ...add, details: { added: false } },

@@ -6,6 +6,7 @@ import { sql } from 'drizzle-orm';
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import { secretKeysTrouble } from '../../db/accounts/secret-keys.ts';
 import {
+  countOldSecrets,
   reencryptWebhookSecrets,
   rotateWebhookSecret,
   showWebhookSecret,
@@ -22,7 +23,7 @@ import { operatorOn, WHY } from '../support/operator.ts';
 import { eventually, openOrganization } from '../support/organization.ts';
 import { endWithThisProcess, programCommand } from '../support/programs.ts';
 
-// The rotation of webhook secrets (DECISIONS.md, Webhooks, signing).
+// Tests the rotation of webhook secrets (DECISIONS.md, Webhooks, signing).
 
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
@@ -200,7 +201,9 @@ test('after re-encryption the new key decrypts all current and previous secrets'
 
   const both = withKeys(t, database.url, next, old);
   t.deepEqual(await secrets(both), known);
+  t.is(await countOldSecrets(both), 3);
   t.is(await reencryptWebhookSecrets(both, BY), 3);
+  t.is(await countOldSecrets(both), 0);
   t.is(await reencryptWebhookSecrets(both, BY), 0);
   const after = withKeys(t, database.url, next);
   t.deepEqual(await secrets(after), known);
@@ -216,6 +219,20 @@ test('after re-encryption the new key decrypts all current and previous secrets'
       { organizations: 0, key: 'v2' },
     ],
   );
+});
+
+test('with --dry-run, the re-encryption only counts the secrets with old keys', async (t) => {
+  await using database = await openTestDatabase();
+  const { json } = operatorOn(database.url);
+  await createOrganization(withKeys(t, database.url, key('v0')), BY, 'Old');
+  await createOrganization(withKeys(t, database.url, ...SECRET_KEYS), BY, 'New');
+  const secrets = () => database.sql`
+    select id, webhook_secret from organizations order by id`;
+  const before = await secrets();
+  const counted = { with_old_key: 1, reencrypted: 0 };
+  const dryRun = ['webhook-secret', 'reencrypt', '--dry-run', ...WHY];
+  t.deepEqual(await json(...dryRun), counted);
+  t.deepEqual(await secrets(), before);
 });
 
 test('if the encryption key is lost, a forced rotation drops the unreadable secret', async (t) => {

@@ -12,8 +12,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Windows and deadlines to the millisecond: the last one still counts, the next one does not. The
-// model tests move in days and skip these edges.
+// Tests windows and deadlines to the millisecond. The model tests move in days and skip these
+// edges.
 
 const { db, sql, url } = freshDatabase(test);
 const time = fresh(test, () => travel(url));

@@ -54,7 +54,7 @@ test('all wrong settings are reported at once, by name and without their values'
     TASK_QUEUE: 'a.b',
     WORKER_ROLLOUT: 'sometimes',
   });
-  t.regex(message, /8 problem\(s\)/);
+  t.is(message.split('\n').length, 9);
   for (const name of [
     'DATABASE_URL',
     'API_PORT',

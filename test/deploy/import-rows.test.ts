@@ -9,7 +9,8 @@ import { storedEmails } from '../../db/schema.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 
-// Imports of the operator's own files: each row gets a verdict, and a file may be imported again.
+// Tests imports of the operator's own files. Each row gets a verdict, and a file may be imported
+// again.
 
 const BY = { actor: 'test', reason: 'test' };
 const DAY = 86_400_000;
@@ -242,13 +243,13 @@ test('the newest data about an address is kept, whether from a vendor or an impo
     emails.map(() => 'unchanged'),
   );
 
-  // An address that is being checked again does not become valid through the same old claim.
+  // An address that has to be checked again does not become valid by a claim that we already had.
   await db.drizzle.execute(
     sql`update stored_emails set unchecked = true where email = 'mended@clinic.com'`,
   );
   t.deepEqual(await storeOwnEmails(db, [rows[3] ?? own('', null)]), ['unchanged']);
   t.is((await stored('mended@clinic.com'))?.unchecked, true);
-  // A row without a date has no evidence.
+  // A row without a date does not prove that the address is valid.
   t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
 });
 
@@ -353,6 +354,18 @@ test('employer domains are imported by NPI, PAC id, or name, with a verdict per 
 });
 
 const HASH = hashAddress('someone@clinic.com');
+
+test('with --dry-run, an import of rows gives verdicts and stores nothing', async (t) => {
+  const path = await file('tried.csv', 'value\ntried.example\nno domain\n');
+  const args = ['import', 'suppressions', path, '--dry-run', '--json', ...WHY];
+  const { code, stdout, stderr } = await spawnOperator(url, args);
+  t.deepEqual([code, stderr], [0, '']);
+  t.like(JSON.parse(stdout), { rows: 2, verdicts: { acceptable: 1, not_a_domain: 1 } });
+  const rows = await db.drizzle.execute(
+    sql`select from suppressions where value = 'tried.example'`,
+  );
+  t.is(rows.length, 0);
+});
 
 test('an import never overwrites the file that it reads', async (t) => {
   const { operator } = operatorOn(url);
@@ -527,7 +540,7 @@ test('every import is audited, and a killed one is marked as failed by the next'
   t.deepEqual(runs.find(({ id }) => id === second.id)?.counts, { already_there: 1 });
 });
 
-// Guard: `refuses` of `suppressionRows`.
+// Fails without `refuses` of `suppressionRows`.
 test('a suppression list that has columns but no header is rejected as a whole', async (t) => {
   const { operator } = operatorOn(url);
   for (const text of [

@@ -10,7 +10,7 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// With TEMPORAL_UI_URL set, output about a workflow links to the Temporal UI.
+// Tests that output about a workflow links to the Temporal UI if TEMPORAL_UI_URL is set.
 
 const { db, url } = freshDatabase(test);
 const NPI = '2000000010';

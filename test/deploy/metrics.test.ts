@@ -11,14 +11,15 @@ import type { ConfiguredSource } from '../../db/stats.ts';
 import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
 import { healthOf, serveMetrics, statsOf } from '../../deploy/metrics.ts';
+import manifest from '../../package.json' with { type: 'json' };
 import { fresh } from '../support/database.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// The metrics that Prometheus reads over HTTP. This process has all counters of the service, so
-// tests compare how much they have grown.
+// Tests the metrics that Prometheus reads over HTTP. This process has all counters of the service,
+// so tests compare how much they have grown.
 
 const [FOUND, NOBODY, TROUBLE] = ['2000000010', '2000000028', '2000000036'] as const;
 const CANARY = 'canary-7f3a';
@@ -275,7 +276,7 @@ test.serial(
     t.regex(many, /source="good",answer="protocol"/);
     for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@'])
       t.false(many.includes(text), text);
-    // Only metrics of requests, because the worker may add its own series in the meantime.
+    // Compares only metrics of requests, because the worker may add other series in the meantime.
     const requests = (text: string) =>
       Object.keys(parse(text)).filter((name) => name.startsWith('npe_http_'));
     t.deepEqual(requests(many), requests(few));
@@ -321,10 +322,11 @@ test.serial(
     t.teardown(() => away.close());
     const lost = new Client({ connection: Connection.lazy({ address: nowhere }) });
     t.teardown(() => lost.connection.close());
+    const isNeeded = async () => false;
     const healthy = { db: stack.workerDb, client: stack.client, isPolling: () => true };
     const look = async (over: Partial<typeof healthy> = {}) => {
       const { db, client, isPolling } = { ...healthy, ...over };
-      const health = healthOf(db, client, ending.signal, isPolling);
+      const health = healthOf(db, client, ending.signal, { isPolling, isNeeded });
       const [alive, ready] = [
         await ask({ health }, '/healthz'),
         await ask({ health }, '/readyz'),
@@ -373,7 +375,8 @@ test.serial(
     const api = await startApiProcess(stack.databaseUrl, settings);
     t.teardown(() => api.stop());
     t.teardown(() => workers.stop());
-    await workers.start(stack, { METRICS_PORT: String(ofWorker) });
+    const commit = { GIT_COMMIT: '73b311b' };
+    await workers.start(stack, { METRICS_PORT: String(ofWorker), ...commit });
     const client = await stack.organization(10);
     await client.completed((await client.single({ npi: '2000000044' })).json.batch_id);
     const [{ text: told }, { text: toldByWorker }] = [
@@ -388,6 +391,11 @@ test.serial(
     ])
       t.true(told.includes(`\n# TYPE ${name} gauge`), name);
     t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
+    const build = (text: string) => text.match(/^npe_build_info.*$/gm);
+    t.deepEqual(build(told), [
+      `npe_build_info{version="${manifest.version}",build=""} 1`,
+    ]);
+    t.regex(build(toldByWorker)?.join() ?? '', /\+73b311b",build="[0-9a-f]{12}"\} 1$/);
     t.notRegex(told, /npe_stats_up|temporal_/);
     for (const text of [told, toldByWorker])
       t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);

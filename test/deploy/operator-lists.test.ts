@@ -2,6 +2,7 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import test from 'ava';
 import { parse } from 'csv-parse/sync';
+import { issueKey } from '../../db/accounts/keys.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { setBlock } from '../../db/webhooks/blocks.ts';
@@ -17,8 +18,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Behavior that all commands share: organizations by name, the limits of lists, CSV, the width of a
-// terminal, completion.
+// Tests behavior that all commands share: organizations by name, limits of lists, CSV, the width of
+// the terminal, and completion.
 
 const { db, sql, url } = freshDatabase(test);
 const { operator, text, json } = operatorOn(url);
@@ -198,6 +199,18 @@ test.serial('batches are listed by organization and by state', async (t) => {
     },
   );
   t.is((await operator('batch', 'list', '--state', 'final')).code, 2);
+  const second = await issueKey(db, BY, mine.organizationId, 'second');
+  t.deepEqual(await json('batch', 'list', '--key', second.id), []);
+  const bySecond = await submitted({ ...mine, keyId: second.id }, ['2000000269']);
+  t.like(await json<object[]>('batch', 'list', '--key', second.id), [
+    { batch_id: bySecond, api_key_id: second.id },
+  ]);
+  t.regex(
+    (await operator('batch', 'list', '--key', 'key_x')).stderr,
+    /unknown (API )?key/,
+  );
+  const both = ['--key', second.id, '--organization', 'Other'];
+  t.is((await operator('batch', 'list', ...both)).code, 2);
 });
 
 test('--csv prints tables and records as CSV, with spreadsheet formulas escaped', async (t) => {
@@ -226,6 +239,7 @@ test('--csv prints tables and records as CSV, with spreadsheet formulas escaped'
     suspended: 'false',
   });
   const organization = await openOrganization(db, 5);
+  const { keyId } = organization;
   const npis = ['2000000269', '2000000277'];
   const { batchId } = acceptedIds(
     await submit(db, submitCommand(organization, { npis }), RULES),
@@ -234,6 +248,7 @@ test('--csv prints tables and records as CSV, with spreadsheet formulas escaped'
     read(await text('batch', 'show', batchId, '--csv')).map(({ npi }) => npi),
     npis,
   );
+  t.is(await text('batch', 'list', '--key', keyId, '--since', '0s', '--csv'), '');
   t.is((await operator('org', 'list', '--csv', '--json')).code, 2);
 });
 
@@ -258,61 +273,50 @@ test('all operator output has control and format characters escaped', async (t) 
     t.notRegex(output.replaceAll('\n', ''), /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u);
 });
 
-test.serial(
-  'a table that is too wide for the terminal is printed as one record per row',
-  async (t) => {
-    const sentence = 'the receiver was down from Monday until Thursday, '
-      .repeat(19)
-      .trim();
-    const name = 'Größe & Söhne '.repeat(13).trim();
-    const { id } = await json<{ id: string }>(
-      'org',
-      'create',
-      name,
-      '--reason',
-      sentence,
-    );
-    const key = await text('keys', 'issue', id, '--name', 'k'.repeat(200), ...WHY);
-    const { columns } = process.stdout;
-    t.teardown(() => (process.stdout.columns = columns));
-    for (const width of [80, 120, 200]) {
-      process.stdout.columns = width;
-      for (const command of [
-        ['audit', 'list', id],
-        ['org', 'list'],
-        ['org', 'show', id],
-        ['keys', 'list', id],
-        ['credits', 'ledger', id],
-        ['usage'],
-      ]) {
-        const printed = await text(...command);
-        const tooLong = printed.split('\n').filter((line) => line.length > width);
-        t.deepEqual(tooLong, [], `${command.join(' ')} at ${width}`);
-      }
-      const audit = await text('audit', 'list', id);
-      t.is(audit.match(/Monday/g)?.length, 19, audit);
-      t.true(audit.includes(id), 'what is copied stays in one piece');
+test.serial('a list has the columns that fit into the terminal', async (t) => {
+  const sentence = 'the receiver was down on Monday, '.repeat(19).trim();
+  const name = 'Größe & Söhne '.repeat(13).trim();
+  const created = ['org', 'create', name, '--reason', sentence];
+  const { id } = await json<{ id: string }>(...created);
+  const key = await text('keys', 'issue', id, '--name', 'k'.repeat(200), ...WHY);
+  t.true(key.includes(id));
+  const { columns } = process.stdout;
+  t.teardown(() => (process.stdout.columns = columns));
+  for (const width of [80, 120, 200]) {
+    process.stdout.columns = width;
+    for (const command of [
+      ['audit', 'list', id],
+      ['org', 'list'],
+      ['org', 'show', id],
+      ['keys', 'list', id],
+      ['credits', 'ledger', id],
+      ['usage'],
+    ]) {
+      const printed = await text(...command);
+      const tooLong = printed.split('\n').filter((line) => line.length > width);
+      t.deepEqual(tooLong, [], `${command.join(' ')} at ${width}`);
     }
-    t.true(key.includes(id));
-    process.stdout.columns = 10;
-    t.true(
-      (await text('org', 'show', id)).includes(id),
-      'a terminal that is too narrow for anything',
-    );
-  },
-);
+    const [heading = '', row = ''] = (await text('org', 'list')).split('\n');
+    t.is(/^ID +NAME .*…$/.test(heading), width < 200, 'more columns exist');
+    t.true(row.startsWith(`${id}  ${name.slice(0, 20)}`), row);
+    t.regex(row, /…/, 'the name is cut');
+  }
+  process.stdout.columns = 10;
+  t.true((await text('org', 'show', id)).includes(id), 'ids stay in one piece');
+  t.true((await text('org', 'list')).includes(id));
+});
 
-test('in a pipe each row of a table is one line, no matter how wide', async (t) => {
-  const sentence = 'because of what was said on Monday, '.repeat(20).trim();
-  const { id } = await json<{ id: string }>(
-    'org',
-    'create',
-    'Piped',
-    '--reason',
-    sentence,
-  );
-  t.deepEqual((await text('audit', 'list', id)).split('\n').length, 3);
-  t.true((await text('audit', 'list', id)).includes(sentence));
+test('a list in a pipe fits into 80 columns, and --wide prints everything', async (t) => {
+  const reason = 'because of what was said on Monday, '.repeat(20).trim();
+  const created = ['org', 'create', 'Piped', '--reason', reason];
+  const { id } = await json<{ id: string }>(...created);
+  const lines = (await text('audit', 'list', id)).trimEnd().split('\n');
+  t.is(lines.length, 2);
+  t.true(lines.every((line) => line.length <= 80));
+  const wide = (await text('audit', 'list', id, '--wide')).trimEnd().split('\n');
+  t.is(wide.length, 2);
+  t.regex(wide[0] ?? '', /^AT .* ORGANIZATION ID$/);
+  t.true(wide[1]?.includes(reason));
 });
 
 test('--version prints the version and needs no database', async (t) => {
@@ -335,8 +339,10 @@ test('with the printed completion script, bash completes commands and options', 
   t.deepEqual(await complete('batch', ''), [
     'list',
     'show',
+    'cancel',
     '--json',
     '--csv',
+    '--wide',
     '--version',
     '--help',
   ]);

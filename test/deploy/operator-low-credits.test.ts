@@ -4,7 +4,7 @@ import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { openOrganization, openTestKey } from '../support/organization.ts';
 
-// `org low-credits`: how operators set the webhook `credits.low`.
+// Tests `org low-credits`, with which operators set the alert `credits.low`.
 
 const database = freshDatabase(test);
 const { db } = database;
@@ -33,7 +33,7 @@ test('an operator can set, show, and remove the alert of an organization', async
   t.like(await newestAudit(id), { details: { below: null, host: null } });
 });
 
-test('a URL that deliveries may not reach is rejected, and so is half an alert', async (t) => {
+test('an alert with a forbidden URL, or without its URL or threshold, is rejected', async (t) => {
   const { organizationId: id } = await openOrganization(db, 5);
   const refused = async (...options: string[]) => {
     const { code, stdout } = await operator('org', 'low-credits', id, ...options, ...WHY);
@@ -60,7 +60,7 @@ test('a URL that deliveries may not reach is rejected, and so is half an alert',
   t.like(await json('org', 'show', id), { low_credit_alert: null });
 });
 
-test('the command rejects a sandbox and says which organization to give', async (t) => {
+test('the command rejects a sandbox and says which organization to name', async (t) => {
   const { organizationId } = await openTestKey(db, await openOrganization(db, 0));
   const options = ['--below', '100', '--url', URL_TEXT, ...WHY];
   const { code, stderr } = await operator(
@@ -70,5 +70,5 @@ test('the command rejects a sandbox and says which organization to give', async 
     ...options,
   );
   t.is(code, 1);
-  t.regex(stderr, /give the organization that it belongs to/);
+  t.regex(stderr, /name the organization that it belongs to/);
 });

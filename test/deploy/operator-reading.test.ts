@@ -14,7 +14,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Reading secrets or personal data is audited, and personal data need not be on a command line.
+// Tests that reading secrets or personal data is audited, and that personal data can stay off
+// command lines.
 
 const NPI = '2000010010';
 const EMAIL = 'jane.roe@clinic.example';

@@ -1,20 +1,29 @@
 import test from 'ava';
+import { openDatabase } from '../../db/client.ts';
+import { forgetSources } from '../../db/lookups/sources.ts';
+import { settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { noteApi, noteStopped, noteWorker } from '../../db/workers.ts';
-import { freshDatabase } from '../support/database.ts';
+import { asRole, freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import {
   acceptedIds,
   openOrganization,
+  openTestKey,
   RULES,
   submitCommand,
 } from '../support/organization.ts';
 
-// `status` shows everything that needs attention, with the rights of an operator. test/system
-// covers Temporal.
+// Tests that `status` shows everything that needs attention. Tests in test/system/ cover Temporal.
 
 const { db, sql, url } = freshDatabase(test);
 const { operator } = operatorOn(url);
+const worker = openDatabase({
+  url: asRole(url, 'worker'),
+  poolSize: 1,
+  applicationName: 'test',
+});
+test.after.always(() => worker.close());
 
 const WORKER = { id: 'w1', namespace: 'default', taskQueue: 'enrichment', buildId: 'v1' };
 const API = { namespace: 'default', taskQueue: 'enrichment' };
@@ -26,6 +35,7 @@ interface Status {
   readonly stats: Readonly<Record<string, number>>;
   readonly workers: readonly object[];
   readonly apis: readonly object[];
+  readonly settled_in_the_last_quarter_hour: readonly object[];
   readonly waiting_to_start: readonly object[];
   readonly nearly_out_of_credits: readonly object[];
   readonly webhook_hosts_away: readonly object[];
@@ -84,6 +94,11 @@ const TROUBLES: Readonly<
     `update workers set seen_at = now() - interval '1 hour' where kind = 'worker'`,
     'update workers set seen_at = now()',
   ],
+  'one of several workers hangs': [
+    /a worker was killed or hangs \(w2\): /,
+    `update workers set seen_at = now() - interval '1 minute' where id = 'w2'`,
+    'update workers set seen_at = now()',
+  ],
   'no API is alive': [
     /no API is alive/,
     `update workers set seen_at = now() - interval '1 hour' where kind = 'api'`,
@@ -99,6 +114,34 @@ const TROUBLES: Readonly<
     `insert into source_health (source, state, open_until, last_error)
      values ('prospeo', 'open', now() + interval '1 hour', 'upstream')`,
     `update source_health set state = 'closed', open_until = null`,
+  ],
+  'the last run of the doctor had findings': [
+    /"doctor" had findings/,
+    `update routines set findings = 2 where kind = 'doctor'`,
+    'update routines set findings = 0',
+  ],
+  'the doctor has not run for two days': [
+    /"doctor" has not run/,
+    `update routines set ended_at = now() - interval '49 hours' where kind = 'doctor'`,
+    'update routines set ended_at = now()',
+  ],
+  'no backup was noted for two days': [
+    /no backup was noted/,
+    `update routines set ended_at = now() - interval '49 hours' where kind = 'backup'`,
+    'update routines set ended_at = now()',
+  ],
+  'NPPES was imported 46 days ago': [
+    /NPPES was last imported/,
+    `insert into import_runs (id, kind, file, fingerprint, state, finished_at)
+     values ('imp_old', 'nppes', 'old.zip', 'old', 'done', now() - interval '46 days')`,
+    `delete from import_runs where id = 'imp_old'`,
+  ],
+  'the disk of PostgreSQL is full': [
+    /disk of PostgreSQL is full/,
+    `create or replace function write_temporary_file() returns bigint language plpgsql as $$
+     begin raise exception using errcode = 'disk_full'; end $$`,
+    `create or replace function write_temporary_file() returns bigint language sql
+     as 'select 1::bigint'`,
   ],
   'a migration is missing': [
     /npm run migrate/,
@@ -119,6 +162,44 @@ for (const [name, [what, begin, end]] of Object.entries(TROUBLES)) {
 }
 
 test.serial(
+  'status reports credits that are held although no request is open',
+  async (t) => {
+    const { organizationId } = await openOrganization(db, 20);
+    const hold = (credits: number) => sql`
+      update credit_balances set available = available - ${credits}, held = held + ${credits}
+       where organization_id = ${organizationId}`;
+    await hold(7);
+    const { code, attention } = await status();
+    t.deepEqual([code, attention.length], [3, 1], attention.join());
+    t.regex(attention[0] ?? '', /held although no request is open/);
+    await hold(-7);
+    t.is((await status()).code, 0);
+  },
+);
+
+test.serial('status reports a connection to PostgreSQL without TLS', async (t) => {
+  process.env.DATABASE_URL = 'postgres://npe_operator_1@db.example.com/enrichment';
+  const { code, attention } = await status();
+  process.env.DATABASE_URL = url;
+  t.deepEqual([code, attention.length], [3, 1], attention.join());
+  t.regex(attention[0] ?? '', /sslmode/);
+});
+
+test.serial(
+  'status reports no source that no request has needed for 15 minutes',
+  async (t) => {
+    await sql`
+      insert into source_health (source, state, open_until, last_error)
+      values ('hunter', 'open', now() - interval '16 minutes', 'upstream')`;
+    t.deepEqual((await status()).attention, []);
+    await sql`update source_health set open_until = now() where source = 'hunter'`;
+    t.is((await status()).attention.length, 1);
+    await forgetSources(worker, ['prospeo', 'dns']);
+    t.deepEqual((await status()).attention, []);
+  },
+);
+
+test.serial(
   'status lists queues, waiting organizations, low credits, and failing hosts',
   async (t) => {
     const organization = await openOrganization(db, 20);
@@ -128,6 +209,9 @@ test.serial(
       npis: ['2000000401', '2000000419', '2000000427'],
     });
     const { requestIds } = acceptedIds(await submit(db, command, RULES));
+    const other = await openOrganization(db, 20);
+    await submit(db, submitCommand(other, { npis: ['2000000435'] }), RULES);
+    await sql`update requests set accepted_at = now() - interval '90 s' where status = 'accepted'`;
     await sql`update requests set accepted_at = now() - interval '2 minutes' where organization_id = ${organizationId}`;
     await sql`update credit_balances set available = 1, used = 16 where organization_id = ${organizationId}`;
     await sql`insert into webhook_hosts (organization_id, host, failures, failing_since, last_reason, open_until)
@@ -136,11 +220,12 @@ test.serial(
     const { code, stats, ...lists } = await status();
     t.is(code, 0, 'what customers have to see to is shown, and is no alarm');
     t.like(stats, {
-      requests_open_accepted: 3,
+      requests_open_accepted: 4,
       lookups_open: 0,
-      lookups_waiting: 3,
-      outbox_batches: 1,
+      lookups_waiting: 4,
+      outbox_batches: 2,
     });
+    t.true((stats.lookup_oldest_wait_seconds ?? 999) < 200, 'the longest wait of one');
     t.like(lists.waiting_to_start[0], { ...named, requests: 3 });
     t.like(lists.nearly_out_of_credits[0], { ...named, available: 1, used_today: 16 });
     t.like(lists.webhook_hosts_away[0], {
@@ -149,7 +234,13 @@ test.serial(
       reason: 'timeout_connect',
     });
 
-    await sql`update organizations set requests_per_minute = 5, webhooks_suspended = true where id = ${organizationId}`;
+    // The sandbox of an organization is not listed next to it.
+    await openTestKey(db, organization);
+    await sql`update organizations set requests_per_minute = 5, webhooks_suspended = true
+               where ${organizationId} in (id, sandbox_of)`;
+    const { organizationId: closed } = await openOrganization(db, 10);
+    await sql`update organizations set suspended = true, webhooks_suspended = true, closed_at = now()
+               where id = ${closed}`;
     t.deepEqual((await status()).switched_off, [
       { ...named, suspended: false, webhooks_suspended: true, requests_per_minute: 5 },
     ]);
@@ -165,4 +256,29 @@ test.serial('status does not count workers that have shut down normally', async 
   await noteStopped(db, 'w1');
   await noteStopped(db, 'w3');
   t.like((await status()).workers, [{ version: 'v1', workers: 1 }]);
+});
+
+// This test is the last one, because a settled request cannot be changed.
+test.serial('status reports that many recent requests failed', async (t) => {
+  const organization = await openOrganization(db, 20);
+  const { organizationId } = organization;
+  const fail = async (npis: readonly string[]) => {
+    await submit(db, submitCommand(organization, { npis }), RULES);
+    await sql`
+      update requests set deadline_at = now() - interval '1 second'
+       where organization_id = ${organizationId} and settled_at is null`;
+    await settleOverdue(worker, { organizationId, limit: 10 });
+  };
+  await fail(['2000000302', '2000000310', '2000000328', '2000000336', '2000000344']);
+  const failing =
+    /^6 of the 6 requests of the last 15 minutes failed: .*requests-failing/;
+  t.notRegex((await status()).attention.join('\n'), /failed/);
+  await fail(['2000000351']);
+  const { code, attention, settled_in_the_last_quarter_hour: settled } = await status();
+  t.is(code, 3);
+  t.true(
+    attention.some((one) => failing.test(one)),
+    attention.join(),
+  );
+  t.deepEqual(settled, [{ status: 'failed', reason: 'deadline', requests: 6 }]);
 });

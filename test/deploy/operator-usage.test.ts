@@ -17,12 +17,14 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// The stats for invoices have to match the ledger, to the credit and to the millisecond.
+// Tests that the stats for invoices match the ledger, to the credit and to the millisecond.
 
 const { db, sql, url } = freshDatabase(test);
 const { json, text } = operatorOn(url);
 
 type Usage = Readonly<Record<string, number>> & { readonly organization_id: string };
+
+type Entry = Readonly<Record<'kind' | 'reference', string | null>>;
 
 const PROFESSIONAL = '2000000301';
 const PERSONAL = '2000000319';
@@ -88,7 +90,10 @@ async function usageOf(
 test('the usage command counts requests by outcome and type, and credits by kind', async (t) => {
   const organization = await live();
   const { organizationId } = organization;
-  await text('credits', 'grant', organizationId, '20', ...WHY);
+  for (const reference of ['invoice 17', 'invoice 18']) {
+    const given = [organizationId, '10', '--reference', reference];
+    t.like(await json('credits', 'grant', ...given, ...WHY), { reference });
+  }
   await text('credits', 'adjust', organizationId, '-5', ...WHY);
   await storePrices(db, new Map([['rocketreach', 0.3]]));
   await sql`
@@ -108,9 +113,12 @@ test('the usage command counts requests by outcome and type, and credits by kind
     charged: 4,
     released: 2,
     granted: 120,
+    references: 'invoice 17, invoice 18',
     adjusted: -5,
     source_dollars: 0.75,
   });
+  const [, newest] = await json<Entry[]>('credits', 'ledger', organizationId);
+  t.like(newest, { kind: 'grant', reference: 'invoice 18' });
   const balance = await balanceOf(db, organizationId);
   t.is(usage.charged, balance.used);
   t.is((usage.granted ?? 0) + (usage.adjusted ?? 0), balance.total);
@@ -183,16 +191,16 @@ test('usage as CSV has one line per organization, and each line names its period
   const csv = (await text('usage', ...time, '--csv')).split('\n');
   t.regex(
     csv[0] ?? '',
-    /^since,until,organization_id,name,found_any,.*,charged,released,granted,adjusted,source_dollars$/,
+    /^since,until,organization_id,name,found_any,.*,charged,released,granted,adjusted,source_dollars,references$/,
   );
   t.regex(
     csv[1] ?? '',
     new RegExp(
-      `^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0,0$`,
+      `^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0,0,$`,
     ),
   );
   t.regex(
     await text('usage', ...time),
-    /^From 2026-01-01T00:00:00.000Z to before .*\n\nORGANIZATION ID +NAME +FOUND ANY/,
+    /^From 2026-01-01T00:00:00.000Z to before .*\n\nNAME +CHARGED +SOURCE DOLLARS +FOUND ANY/,
   );
 });

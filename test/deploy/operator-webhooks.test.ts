@@ -1,9 +1,11 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
+import { listAudit } from '../../db/audit.ts';
 import { newId } from '../../db/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
+import { listDeliveriesToLookAt } from '../../db/webhooks/resends.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
@@ -14,8 +16,8 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// `webhooks`: how operators see deliveries and send them again. No worker runs here, so resent
-// deliveries stay as the command leaves them for the sweep.
+// Tests `webhooks`, with which operators see deliveries and send them again. No worker runs here,
+// so resent deliveries stay as the command left them.
 
 const BY = { actor: 'test', reason: 'test' };
 const URL_TEXT = 'https://hooks.example.com/in?token=sesame';
@@ -70,6 +72,13 @@ async function failed(organization: Organization, count = 1, hoursAgo = 0) {
   return delivery;
 }
 
+/** Makes the deliveries of a batch wait an hour for their next attempt. */
+async function wait(batchId: string): Promise<void> {
+  await db.drizzle.execute(sql`
+    update webhook_deliveries set step = 1, due_at = clock_timestamp() + interval '1 hour',
+           checked_at = clock_timestamp() where batch_id = ${batchId}`);
+}
+
 async function statesOf(batchId: string): Promise<string[]> {
   const rows = await db.drizzle.execute<{ state: string }>(
     sql`select state from webhook_deliveries where batch_id = ${batchId} order by id`,
@@ -116,7 +125,7 @@ test('operators can list and filter deliveries, newest first, with masked URLs',
   ]);
   t.is((await list(...own, '--reveal', ...WHY))[0]?.url, URL_TEXT);
   const text = await command.text('webhooks', 'list', ...own);
-  t.regex(text, /^ID +BATCH ID +REQUEST ID\s+STATE\s+CREATED AT/);
+  t.regex(text, /^ID +STATE +ATTEMPTS +LAST REASON/);
   t.false(text.includes('sesame'));
 });
 
@@ -272,6 +281,48 @@ test("resend --failed sends an organization's failed deliveries since a time aga
   t.like(await command.json(...all(moment)), { resent: 1 });
 });
 
+test('with --dry-run, resend --failed and retry --due only count deliveries', async (t) => {
+  const organization = await openOrganization(db, 1000);
+  const { organizationId } = organization;
+  const gone = await failed(organization, 2);
+  const later = await submitted(organization);
+  await wait(later.batchId);
+  const of = ['--organization', organizationId, '--dry-run', ...WHY];
+  const resend = ['webhooks', 'resend', '--failed', '--since', '1h'];
+  t.like(await command.json(...resend, ...of), { failed: 2, resent: 0 });
+  const retry = ['deliveries', 'retry', '--due'];
+  t.like(await command.json(...retry, ...of), { waiting: 1, hastened: 0 });
+  t.deepEqual(await statesOf(gone.batchId), ['failed', 'failed']);
+  t.deepEqual(await auditedResends(organizationId), []);
+  t.like(await command.json('webhooks', 'show', later.ids[0] ?? ''), { resends: 0 });
+});
+
+test('retry --due makes waiting deliveries due, except those of suspended organizations', async (t) => {
+  const organization = await openOrganization(db, 1000);
+  const { organizationId } = organization;
+  const later = await submitted(organization, 2);
+  await wait(later.batchId);
+  const [id = ''] = (await submitted(organization)).ids;
+  const suspended = await openOrganization(db, 10);
+  const held = await submitted(suspended);
+  await wait(held.batchId);
+  await suspendWebhooks(db, BY, suspended.organizationId, true);
+
+  const retry = ['deliveries', 'retry', '--due', '--organization'];
+  t.regex(
+    await command.text(...retry, organizationId, ...WHY),
+    /^hastened +2\n\nThe workers start them/m,
+  );
+  t.like(await command.json(...retry, organizationId, ...WHY), { hastened: 0 });
+  t.like(await command.json(...retry, suspended.organizationId, ...WHY), { hastened: 0 });
+  const due = await listDeliveriesToLookAt(db, 0, 0, 1000);
+  const rounds = later.ids.map((one) => due.find((d) => d.deliveryId === one)?.round);
+  t.deepEqual(rounds, ['new', 'new']);
+  t.is(due.find((d) => d.deliveryId === id)?.round, 'first');
+  const [entry] = await listAudit(db, organizationId, 1);
+  t.like(entry, { action: 'webhooks.retry', details: { hastened: 2 } });
+});
+
 test.serial(
   'many deliveries are resent in several small transactions, each exactly once',
   async (t) => {
@@ -332,6 +383,7 @@ test('a resend with incomplete arguments is wrong usage and resends nothing', as
     ['--failed', ...org, '--since', '24h', ...ids],
     [...ids, ...org],
     [...ids, '--since', '24h'],
+    [...ids, '--dry-run'],
   ]) {
     const { code, stdout, stderr } = await command.operator(
       'webhooks',
@@ -422,6 +474,7 @@ test('blocking a wide range of webhook targets shows its effect and needs --yes'
     );
     const asText = await command.operator('webhooks', 'block', target, ...WHY);
     t.regex(asText.stdout, /Nothing was blocked: add --yes to block it\.\n$/);
+    t.is(/: \d+ host names with pending/.test(asText.stdout), target.includes('/'));
   }
   for (const target of ['0.0.0.0/0', '::/0', 'com'])
     t.is((await command.operator('webhooks', 'block', target, ...WHY)).code, 1, target);
@@ -467,12 +520,11 @@ test('a webhook target can be blocked for all organizations, listed, and unblock
     t.is(await outcome('unblock', target), 'unblocked');
   t.is(
     await outcome('unblock', 'victim.example'),
-    'was unblocked already; nothing was changed',
+    'was not blocked; nothing was changed',
   );
   t.deepEqual(await targets(), []);
   const lines = await command.json<{ action: string; subject: string }[]>(
-    'audit',
-    'list',
+    ...['audit', 'list', '--limit', '1000'],
   );
   t.deepEqual(
     lines

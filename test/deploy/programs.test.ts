@@ -48,7 +48,7 @@ for (const name of PROGRAMS) {
         ? /^Needs no settings\.$/m
         : /^Required settings: DATABASE_URL.*deploy\/env\.example/ms,
     );
-    t.regex(stdout, /^Exit codes: 0 .* 1 failed .* 2 wrong usage/m);
+    t.regex(stdout, /^Exit codes: 0 .* 1 failed .* 2 wrong\s+usage/ms);
   });
 
   test(`${name} exits with 2 for an unknown option or argument`, async (t) => {
@@ -104,7 +104,7 @@ test.serial(
     t.like(await runProgram('worker', [], { root, env }), {
       code: 1,
       stderr:
-        'worker: SOURCES_FILE has 2 problem(s):\n' +
+        'worker: SOURCES_FILE is wrong:\n' +
         '  vendors.hunter.wait must be a duration such as 500ms, 30s, 15m, 24h or 30d\n' +
         '  registry must be one of [off, fallback]\n',
     });
@@ -118,7 +118,7 @@ test.serial(
     t.like(await runProgram('api', [], { root, env: nowhere }), {
       code: 1,
       stderr:
-        'api: the configuration has 3 problem(s):\n' +
+        'api: the configuration is wrong:\n' +
         '  PUBLIC_URL is missing\n' +
         '  SUPPORT_EMAIL is missing\n' +
         '  CONSOLE_KEY is missing\n',
@@ -132,7 +132,7 @@ test.serial(
     t.like(await runProgram('api', [], { root, env: wrong }), {
       code: 1,
       stderr:
-        'api: the configuration has 3 problem(s):\n' +
+        'api: the configuration is wrong:\n' +
         '  PUBLIC_URL must be a URL without a path, such as https://api.example.com\n' +
         '  SUPPORT_EMAIL must be an email address, or the https URL of a support page\n' +
         '  CONSOLE_KEY must have at least 32 characters\n',

@@ -19,7 +19,7 @@ import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Types the commands of the page on rolling out a version, with two builds and running batches.
+// Runs the commands of rollout.md with two builds and running batches.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const folder = temporaryFolder(test.after.always);
@@ -48,7 +48,7 @@ test('the commands of rollout.md roll a release out and back without failed requ
   });
   t.teardown(() => stack.stop());
   const client = await stack.organization(100);
-  // The workflows of the other release, which here is the previous one.
+  // The workflows of next-workflows.ts stand for the previous release here.
   const workflowsPath = fileURLToPath(
     new URL('../support/next-workflows.ts', import.meta.url),
   );

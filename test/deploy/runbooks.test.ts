@@ -40,8 +40,8 @@ const FAILED = join(folder, 'failed');
 const stack = fresh(test, () =>
   startStack({
     allSources: true,
-    // Longer than the test, so that a request that no vendor responds to stays open. Pages request
-    // the same NPI, so they share its calls.
+    // This is longer than the test, so a request without a vendor's response stays open. Pages
+    // request the same NPI, so they share its calls.
     lookupTimeoutMs: 900_000,
     rocketReach: { wait: '15m', call: '200s' },
     elsewhere: { temporalAddress: temporalAddress(), taskQueue: `enrichment-${suffix}` },
@@ -64,8 +64,8 @@ test.serial.before(async () => {
 test.after.always(() => workers.stop());
 
 /**
- * Returns an `npm run NAME -- …` that takes a tenth of the time. Exit code 3 means findings. Other
- * failures are written to the file `failed`.
+ * Returns a faster replacement for `npm run NAME -- …`. Exit code 3 means findings. Other failures
+ * are written to the file `failed`.
  */
 function npmWithoutItsStart(): string {
   const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
@@ -164,16 +164,67 @@ for (const [page, text] of pages) {
   });
 }
 
+/** Finds the places in the code that name reasons of failed requests, in quotes. */
+const REASONS: Readonly<Record<string, RegExp>> = {
+  'activities/http/client.ts': /readonly why: '[^;}]+/g,
+  'activities/sandbox.ts': /kind: 'fatal', (reason: '\w+')/g,
+  'activities/verification/check.ts': /readonly reason: [^;]+;/g,
+  'activities/verify.ts': /retryLater\('verification', '\w+'/g,
+  'db/lookups/sources.ts': /readonly why: '[^;]+;/g,
+  'db/lookups/vendor-steps.ts': /kind: 'wait', (why: '\w+')/g,
+  'db/requests/cancel.ts': /failAll\(tx, ids, '\w+'/g,
+  'db/requests/settle.ts': /failAll\(tx, ids, '\w+'/g,
+  'deploy/reconciler/reconciler.ts': /reason: '\w+'/g,
+  'workflows/batch.ts': /reason(?: =|:) [^;}]*'\w+'/g,
+  'workflows/lookup.ts': /kind: 'fatal', (reason: '\w+')/g,
+};
+
+test('requests-failing.md lists each reason that the code can write', (t) => {
+  const [, listed = ''] = pages.get('requests-failing.md')?.split('all reasons') ?? [];
+  const known = [...listed.matchAll(/(?:`|\()([a-z_]+)\)?`/g)].map(([, word]) => word);
+  const written = new Set(['verifier_', 'verifier_working', 'verifier_unavailable']);
+  for (const [file, pattern] of Object.entries(REASONS)) {
+    const matches = readFileSync(join(ROOT, file), 'utf8').matchAll(pattern);
+    for (const [match, part = match] of matches) {
+      for (const [, word = ''] of part.matchAll(/'(\w+)'/g)) written.add(word);
+    }
+  }
+  written.delete('verification');
+  t.true(written.size > 20);
+  t.deepEqual([...new Set(known)].sort(), [...written].sort());
+});
+
+test('promtool tests when each alert fires and when it stops', (t) => {
+  const alerts = readFileSync(join(ROOT, 'deploy/prometheus/alerts.yaml'), 'utf8');
+  const file = readFileSync(join(ROOT, 'deploy/prometheus/alerts.test.yaml'), 'utf8');
+  const tests = file.split('  - name: ').filter((one) => !one.startsWith('no alert'));
+  const untested = [...alerts.matchAll(/- alert: (\w+)/g)].filter(
+    ([, alert]) =>
+      !tests.some(
+        (one) =>
+          one.includes(`{alertname="${alert}"}`) &&
+          /^ +- (\*over|&over|.*eval_time: \w+(, exp_samples: \[\*api, \*workers\])? \})$/m.test(
+            one,
+          ),
+      ),
+  );
+  t.deepEqual(untested, []);
+});
+
 test('every alert links to a runbook that names it, and the index names all alerts', (t) => {
   const alerts = readFileSync(join(ROOT, 'deploy/prometheus/alerts.yaml'), 'utf8');
   const led = [
-    ...alerts.matchAll(/- alert: (\w+).*?runbook_url: deploy\/runbooks\/([^\n]+)/gs),
+    ...alerts.matchAll(
+      /- alert: (\w+).*?runbook_url: '\{\{ \$externalLabels.runbooks \}\}\/([^\n']+)/gs,
+    ),
   ].flatMap(([, alert = '', page = '']) =>
     page.includes('{{')
       ? KINDS.map((kind) => [alert, page.replace(/\{\{.*\}\}/, kind)] as const)
       : [[alert, page] as const],
   );
   t.true(led.length > 20);
+  const rules = [...alerts.matchAll(/- alert: (\w+)/g)].map(([, alert = '']) => alert);
+  t.deepEqual([...new Set(led.map(([alert]) => alert))], rules);
   t.deepEqual(
     led.filter(([alert, page]) => !pages.get(page)?.includes(`\`${alert}\``)),
     [],

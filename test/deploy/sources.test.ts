@@ -16,7 +16,7 @@ import { candidate, FINDER_WORDS } from '../support/checks.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendors.ts';
 
-// The sources that a worker creates from its environment and its sources file.
+// Tests the sources that a worker creates from its environment and its sources file.
 
 const NEVER = new AbortController().signal;
 const KEYS = {
@@ -192,7 +192,8 @@ test('a vendor is called only if the configuration lets its addresses become val
       ['pattern', 'fullenrich', 'fullenrich-personal'],
       [],
     ],
-    // Its key also enables a verifier, unless that is left out. Its results have dates.
+    // Hunter's key also enables Hunter's verifier, unless `order` leaves it out. Hunter's results
+    // have dates.
     [
       { FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' },
       null,
@@ -280,7 +281,7 @@ test('a verifier that is still checking an address is polled at no cost', async 
     verdict: 'unknown',
     validatedAt: null,
   });
-  // More calls than a breaker allows for a failing source.
+  // Makes more calls than a breaker would allow for a failing source.
   for (let n = 0; n < 7; n += 1)
     t.like(await check(named, SUBJECT, NEVER, null), {
       ...{ kind: 'transient', reason: 'verifier_working', afterMs: 5000 },

@@ -7,8 +7,8 @@ import { sendTraces } from '../../deploy/traces.ts';
 import { startCollector } from '../support/collector.ts';
 import { eventually } from '../support/organization.ts';
 
-// The export of spans to a collector that is away, slow or strict. test/system/traces.test.ts
-// covers their content.
+// Tests the export of spans to a collector that is unavailable, slow, or strict.
+// test/system/traces.test.ts covers the content of spans.
 
 /** Sends the spans of this process, and returns the lines of its log. */
 function sender(url: string, environment: Readonly<Record<string, string>> = {}) {

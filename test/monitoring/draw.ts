@@ -7,6 +7,7 @@ import type { Series } from '../support/prometheus.ts';
 
 export interface Dashboard {
   readonly title: string;
+  readonly templating: { readonly list: readonly { readonly query: string }[] };
   readonly panels: readonly {
     readonly title: string;
     readonly type: string;

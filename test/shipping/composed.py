@@ -26,6 +26,20 @@ def filled_in(one: dict) -> dict:
 
 services = json.loads(sys.stdin.read(), object_hook=filled_in)["services"]
 
+# These write files when they start (compose.yaml says why).
+WRITERS = {"temporal", "temporal-ui", "reacher"}
+for name, service in services.items():
+    if service.get("cap_drop") != ["ALL"]:
+        found.append(f"{name}: keeps capabilities")
+    if "no-new-privileges:true" not in service.get("security_opt", []):
+        found.append(f"{name}: may gain privileges")
+    if not service.get("mem_limit"):
+        found.append(f"{name}: has no memory limit")
+    if not (service.get("logging") or {}).get("options"):
+        found.append(f"{name}: its log has no limit")
+    if not service.get("read_only") and name not in WRITERS:
+        found.append(f"{name}: may write to its image")
+
 # Passwords must be unique and secret.
 passwords = {}
 for name, service in services.items():

@@ -2,6 +2,7 @@
 our pods must not have. Ends with 1 if there are any."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import kubernetes_validate
 import yaml
 
 VERSION = "1.34"
+# The definitions of the Prometheus Operator's resources.
+CRDS = Path(os.environ["CRDS"])
 OTHERS = {"ScaledObject": json.loads(Path(__file__).with_name("scaledobject.json").read_text())}
 POD = {
     "runAsNonRoot": True,
@@ -19,6 +22,27 @@ POD = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 CONTAINER = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def closed(schema):
+    """Returns the schema without room for unknown fields, and without patterns, which are in Go's syntax."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: closed(value) for key, value in schema.items() if not isinstance(value, str) or key != "pattern"}
+    if schema.get("type") == "object" and "properties" in schema:
+        result.setdefault("additionalProperties", False)
+    return result
+
+
+for name in ("prometheusrules", "scrapeconfigs"):
+    crd = yaml.safe_load((CRDS / f"monitoring.coreos.com_{name}.yaml").read_text())["spec"]
+    for version in crd["versions"]:
+        schema = closed(version["schema"]["openAPIV3Schema"])
+        schema["properties"]["metadata"] = {"type": "object"}
+        schema["properties"]["apiVersion"] = {"const": f"{crd['group']}/{version['name']}"}
+        OTHERS[crd["names"]["kind"]] = schema
 
 
 def problems(manifest: dict) -> list[str]:

@@ -11,7 +11,7 @@ import {
   type ServerProcess,
 } from '../../deploy/local/processes.ts';
 import { createCaller, eventually } from '../support/organization.ts';
-import type { Image } from './images.ts';
+import { COMMIT, type Image } from './images.ts';
 
 // Runs the service like compose.yaml, without containers: the programs of the images, as a user
 // without write access, each with its environment and database user in compose.yaml.
@@ -109,7 +109,7 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
     PGUSER: server.username,
     PGPASSWORD: server.password,
   };
-  // Twice, because every start of the containers runs it.
+  // Runs twice, because every start of the containers runs it again.
   for (const _time of [1, 2]) {
     const options = { env: { ...env, ...superuser, PGOPTIONS } };
     await promisify(execFile)(join(deploy, 'container', 'databases.sh'), options);
@@ -127,6 +127,8 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
     await untilHealthy(running[index] as ServerProcess, isHealthy);
 
   const operator = program('operator');
+  const version = await operator.once('--version');
+  if (!version.endsWith(`+${COMMIT}\n`)) throw new Error(`the version is ${version}`);
   const ask = async <T>(...args: string[]) =>
     JSON.parse(await operator.once('--json', ...args)) as T;
   const { id } = await ask<{ id: string }>('org', 'create', 'Acme', ...WHY);

@@ -36,7 +36,7 @@ export async function leftOver({
     RULES.replayMs,
   );
   await admin.end();
-  const { checks } = await diagnose(db, {
+  const checks = await diagnose(db, {
     ...RULES,
     webhookScheduleMs: [0, 100, 200, 300],
   });

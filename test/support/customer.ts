@@ -72,7 +72,7 @@ export function work(
       } as const;
       if (email) await storeEmail(db, { ...known, npi, email });
     }
-    // One change for all waiting clients.
+    // Commits all of them together, so that waiting clients are woken only once.
     await transaction(db, async (tx) => {
       for (const { id } of some)
         await settleIn(tx, id, 'answered', 'nobody knows one', RULES);

@@ -9,18 +9,18 @@ import { type Database, openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
 import { loadOperatorConfig } from '../../deploy/config/config.ts';
 
-/** A database that nobody else uses, and two ways to it. */
+/** A database for one test or test file, with two connection pools. */
 export interface TestDatabase extends AsyncDisposable {
   readonly url: string;
-  /** As the service has it. */
+  /** The pool that the service's functions take. */
   readonly db: Database;
-  /** For what the service has no function for. */
+  /** A pool for statements that the service does not contain. */
   readonly sql: Sql;
-  /** Closes both and removes the database, other open connections or not. */
+  /** Closes both pools and drops the database, even if other connections are open. */
   stop(): Promise<void>;
 }
 
-/** As `SECRETS_KEY`. */
+/** The value of `SECRETS_KEY` in tests. */
 export const SECRETS_KEY = `v1:${Buffer.alloc(32, 7).toString('base64')}`;
 export const { secretKeys: SECRET_KEYS } = loadOperatorConfig({
   DATABASE_URL: 'postgres://x',
@@ -28,16 +28,16 @@ export const { secretKeys: SECRET_KEYS } = loadOperatorConfig({
 });
 
 const MIGRATIONS = new URL('../../db/migrations/', import.meta.url);
-/** Any constant that no one else locks. */
+/** The key of an advisory lock that no other code uses. */
 const TEMPLATE_LOCK = 5_120_431;
 
-/** Stopped in the reverse order when a test file is over: AVA runs each in a process of its own. */
+/** Stopped in reverse order at the end of the test file. AVA runs each file in its own process. */
 const running = new AsyncDisposableStack();
 
 /**
- * What `start` makes, from the first test of a file to its last. The object is filled before the
- * first test: take it apart in tests, not at the top of the file. What is started later may use
- * what was started earlier, and is stopped before it.
+ * Calls `start` before the first test of a file, and stops its result after the last one. The
+ * returned object is filled before the first test, so read its members only inside tests. A later
+ * call may use the results of earlier calls, and is stopped before them.
  */
 export function fresh<T extends object, C>(test: TestFn<C>, start: () => Promise<T>): T {
   const started = {} as T & { stop?(): Promise<unknown> };
@@ -50,8 +50,7 @@ export function fresh<T extends object, C>(test: TestFn<C>, start: () => Promise
 }
 
 /**
- * A database of its own for one test file, with all migrations applied. It may be taken apart at
- * once.
+ * Creates a migrated database for one test file. Its members can be read at the top of the file.
  */
 export function freshDatabase<C>(test: TestFn<C>): TestDatabase {
   const { create, ...database } = nameDatabase();
@@ -63,20 +62,20 @@ export function freshDatabase<C>(test: TestFn<C>): TestDatabase {
 }
 
 /**
- * A temporary folder.
- * @param atEnd when it goes: `t.teardown`, or `test.after.always`
+ * Creates a temporary folder.
+ * @param atEnd `t.teardown` or `test.after.always`, which removes the folder
  */
 export function temporaryFolder(atEnd: (remove: () => void) => void): string {
   const folder = mkdtempSync(join(tmpdir(), 'npi-email-enrichment-'));
-  // PostgreSQL, which may have its data there, runs as a user of its own if this runs as root.
+  // If tests run as root, PostgreSQL runs as another user, and its data may be in this folder.
   chmodSync(folder, 0o755);
   atEnd(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
 }
 
 /**
- * A database for one test: `await using`. It is copied from a template, which the first caller
- * makes.
+ * Creates a database for one test, for `await using`. It is a copy of a template, which the first
+ * caller creates.
  */
 export async function openTestDatabase(): Promise<TestDatabase> {
   const { create, ...database } = nameDatabase();
@@ -84,14 +83,14 @@ export async function openTestDatabase(): Promise<TestDatabase> {
   return database;
 }
 
-/** As `openTestDatabase`, without a single migration. */
+/** Like `openTestDatabase`, but without migrations. */
 export async function openEmptyDatabase(): Promise<TestDatabase> {
   const { create, ...database } = nameDatabase();
   await create(async () => 'template0');
   return database;
 }
 
-/** A database that is still to be created. Its pools connect when they are used first. */
+/** Returns a database that `create` creates later. Its pools connect at their first query. */
 function nameDatabase() {
   const name = `test_${randomBytes(8).toString('hex')}`;
   const url = urlOf(name);
@@ -116,7 +115,10 @@ function nameDatabase() {
   return { url, db, sql, create, stop, [Symbol.asyncDispose]: stop };
 }
 
-/** Named by the content of the migrations: a cluster that is kept never serves an old schema. */
+/**
+ * Creates the template if it is missing. Its name has a digest of the migrations, so servers that
+ * are kept between runs never use an old schema.
+ */
 async function ensureTemplate(admin: Sql): Promise<string> {
   const template = `test_template_${await digestOfMigrations()}`;
   await admin`select pg_advisory_lock(${TEMPLATE_LOCK})`;
@@ -127,7 +129,8 @@ async function ensureTemplate(admin: Sql): Promise<string> {
       await admin`drop database if exists ${admin(unfinished)} with (force)`;
       await admin`create database ${admin(unfinished)} template template0`;
       await migrate(urlOf(unfinished));
-      // What a test makes there beside our tables, a trigger's notes say, is everybody's.
+      // All roles may use the tables that a test creates, such as one in which a trigger notes its
+      // calls.
       await withSql(
         urlOf(unfinished),
         (sql) =>
@@ -151,7 +154,7 @@ async function digestOfMigrations(): Promise<string> {
   return hash.digest('hex').slice(0, 12);
 }
 
-/** Uses a connection of its own, for as long as it takes. */
+/** Opens a connection, and closes it after `use`. */
 export async function withSql<T>(url: string, use: (sql: Sql) => Promise<T>): Promise<T> {
   const sql = postgres(url, { max: 1, onnotice: () => {} });
   try {
@@ -171,30 +174,30 @@ function urlOf(database: string): string {
   return url.href;
 }
 
-/** The same database with no more rights than a process of that kind has. */
+/** Returns the URL of the same database with the rights of one kind of process. */
 export function asRole(
   databaseUrl: string,
-  process: 'api' | 'worker' | 'operator',
+  process: 'api' | 'worker' | 'operator' | 'viewer',
 ): string {
   const url = new URL(databaseUrl);
   url.searchParams.set('role', `npe_${process}`);
   return url.href;
 }
 
-/** A database whose clock can be put forward, and frozen. */
+/** Controls the clock of a database. */
 export interface Travel {
-  /** Puts the clock forward, for every connection at once. */
+  /** Moves the clock forward for all connections. */
   advance(ms: number): Promise<void>;
-  /** From now on only `advance` moves it: for what must not depend on how busy the machine is. */
+  /** Stops the clock, so that only `advance` moves it and the machine's speed does not matter. */
   freeze(): Promise<void>;
-  /** Puts the clock this far ahead of the machine's, never back. */
+  /** Sets how far the clock is ahead of the machine's. It never goes back. */
   keepAhead(ms: number): Promise<void>;
   stop(): Promise<void>;
 }
 
 /**
- * Shadows `clock_timestamp()` and `now()`, which our statements tell the time by, with functions of
- * ours. Only for connections made afterwards.
+ * Replaces `clock_timestamp()` and `now()`, from which our statements read the time. Only later
+ * connections use the replacements.
  */
 export async function travel(databaseUrl: string): Promise<Travel> {
   const admin = postgres(databaseUrl, { max: 1, onnotice: () => {} });
@@ -225,7 +228,7 @@ export async function travel(databaseUrl: string): Promise<Travel> {
   };
 }
 
-/** What the runner gives each test file. */
+/** The environment variables that the runner sets for each test file. */
 export const TEST_SETTINGS = [
   'TEST_DATABASE_URL',
   'TEST_TEMPORAL_ADDRESS',
@@ -234,7 +237,7 @@ export const TEST_SETTINGS = [
 ] as const;
 export type TestSetting = (typeof TEST_SETTINGS)[number];
 
-/** @throws {Error} when the test file was not started by the runner */
+/** @throws {Error} if the runner did not start the test file */
 export function testSetting(name: TestSetting): string {
   const value = process.env[name];
   if (value) return value;

@@ -22,6 +22,7 @@ import {
   openOrganization,
   RULES,
   submitCommand,
+  WORKER_RULES,
 } from './organization.ts';
 import { type Behavior, type Receiver, status } from './receiver.ts';
 import { storeEmail } from './stored.ts';
@@ -67,11 +68,9 @@ export async function startDelivering(
     lastValidatedAt: new Date(),
   });
   const rules = {
-    ...RULES,
-    greylistMs: 1000,
+    ...WORKER_RULES,
     ...WEBHOOK_RULES,
     webhookScheduleMs: scheduleMs,
-    sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });
   const startWorker = (secretKeys = db.secretKeys) =>

@@ -50,6 +50,11 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
         values (${organizationId}, ${requestId}, ${kind}, ${amount})`;
   const deleteEntry = (requestId: string, kind: string) =>
     sql`delete from ledger_entries where request_id = ${requestId} and kind = ${kind}`;
+  const upload = (id: string, age: string, stopReason: string | null) =>
+    sql`insert into uploads (id, organization_id, api_key_id, file_name, content, started_at, checked_at, npi_column,
+                             requested_type, stop_reason, expires_at)
+        values (${id}, ${organizationId}, 'key_x', 'f.csv', '', now(), now(), 0, 'any', ${stopReason},
+                now() - ${age}::interval + interval '7 days')`;
   const entryOf = (requestId: string, kind: string) =>
     sql`select id::text from ledger_entries where request_id = ${requestId} and kind = ${kind}`;
   const money: Record<string, Plant> = {
@@ -134,7 +139,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     request_overdue: {
       statements: [
         sql`update requests set deadline_at = now() - interval '61 seconds' where id = ${opened}`,
-        // Still within the grace period.
+        // This one is still within the grace period.
         sql`update requests set deadline_at = now() - interval '59 seconds' where id = ${open.requestIds[1] ?? ''}`,
       ],
       subject: opened,
@@ -208,10 +213,39 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     batch_not_started: {
       statements: [
         sql`update batches set started_at = null, created_at = now() - interval '61 seconds' where id = ${open.batchId}`,
-        // Still within the grace period.
+        // This one is still within the grace period.
         sql`update batches set started_at = null, created_at = now() - interval '59 seconds' where id = ${bulk.batchId}`,
       ],
       subject: open.batchId,
+    },
+    upload_stands_still: {
+      statements: [
+        upload('upl_still', '16 minutes', null),
+        // These uploads are healthy: one has just advanced, one waits for its requests, and one is
+        // stopped.
+        upload('upl_moved', '14 minutes', null),
+        upload('upl_waits', '16 minutes', null),
+        sql`insert into upload_parts (upload_id, position, npis, batch_id)
+            values ('upl_waits', 0, '{2000000010}', ${open.batchId})`,
+        sql`update batches set updated_at = now() - interval '16 minutes' where id = ${open.batchId}`,
+        upload('upl_stopped', '16 minutes', 'credits'),
+      ],
+      subject: 'upl_still',
+    },
+    closed_but_open: {
+      statements: [
+        sql`update organizations set closed_at = now(), suspended = true, webhooks_suspended = true
+             where id = ${organizationId}`,
+      ],
+      subject: organizationId,
+    },
+    organization_half_erased: {
+      statements: [
+        sql`update organizations
+               set closed_at = now(), erased_at = now(), suspended = true, webhooks_suspended = true
+             where id = ${organizationId}`,
+      ],
+      subject: organizationId,
     },
     batch_deliveries: {
       // The number of deliveries stays right, but one belongs to another batch's request.
@@ -224,7 +258,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       statements: [
         sql`update batches set updated_at = now() - interval '20 minutes' where id = ${telling.batchId}`,
         sql`update organizations set webhooks_suspended = false`,
-        // Still within the grace period.
+        // This one is still within the grace period.
         sql`update webhook_deliveries set due_at = now() - interval '14 minutes' where id = ${telling.deliveries[1] ?? ''}`,
       ],
       subject: telling.deliveries[0] ?? '',
@@ -242,6 +276,12 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
         sql`update webhook_deliveries set attempts = 1 where id = ${telling.deliveries[0] ?? ''}`,
       ],
       subject: telling.deliveries[0] ?? '',
+    },
+    delivery_of_other_organization: {
+      statements: [
+        sql`update webhook_deliveries set organization_id = 'org_00000000000000000000000000' where id = ${told.delivery}`,
+      ],
+      subject: told.delivery,
     },
     delivery_attempts: {
       statements: [
@@ -279,6 +319,10 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
         sql`alter table ledger_entries disable trigger ledger_entries_append_only`,
       ],
       subject: 'ledger_entries_append_only',
+    },
+    right_missing: {
+      statements: [sql`revoke delete on stored_emails from npe_worker`],
+      subject: 'npe_worker delete stored_emails',
     },
   };
   const lookup = (id: string, npi: string, age: string, closed: boolean) =>

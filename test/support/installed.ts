@@ -5,8 +5,8 @@ import { basename, dirname, join } from 'node:path';
 import { run } from '../../deploy/local/processes.ts';
 
 /**
- * Returns the place in the cache folder of what a file lists: its name has the folder and the
- * digest of the list.
+ * Returns the path of the cache folder for the packages that a file lists. Its name contains the
+ * name of the list's folder and a digest of the list.
  */
 export async function folderFor(cacheDir: string, list: string): Promise<string> {
   const digest = createHash('sha256')
@@ -17,10 +17,10 @@ export async function folderFor(cacheDir: string, list: string): Promise<string>
 }
 
 /**
- * The folder in the cache folder that holds exactly what a file lists, made when it is not there.
- * Several processes may ask at once.
+ * Returns the folder with exactly the packages that a file lists, and fills it if it is missing.
+ * Several processes may call this at the same time.
  * @param list the file; the name of its folder and its digest become the name
- * @param isWhole whether the folder at a place is all there
+ * @param isWhole returns true if the folder is complete
  * @param fill fills an empty folder
  */
 export async function installed(
@@ -35,8 +35,9 @@ export async function installed(
   const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
   try {
     await fill(folder);
-    // Renamed as a whole: nobody ever finds half of it. What it was made with may have been updated
-    // since, which breaks it; a whole one is that of another process, which was quicker.
+    // The folder is renamed when it is complete, so no process finds half of it. If the place is
+    // complete now, another process was faster. An incomplete one depends on programs that were
+    // updated since, so it is replaced.
     if (await isWhole(place)) return place;
     await rm(place, { recursive: true, force: true });
     await rename(folder, place);
@@ -46,7 +47,7 @@ export async function installed(
   return place;
 }
 
-/** @throws {Error} `problem` and the last line of what the command wrote, where it fails */
+/** @throws {Error} `problem` and the last line of the output, if the command fails */
 export async function succeed(
   command: string,
   args: readonly string[],
@@ -57,9 +58,9 @@ export async function succeed(
 }
 
 /**
- * The folder `node_modules` that a lockfile describes, in the cache folder. What packages would run
- * when they are installed is not run.
- * @throws {Error} one sentence, where a package is missing
+ * Returns the folder `node_modules` of a lockfile, and installs it in the cache folder if it is
+ * missing. Install scripts of packages are not run.
+ * @throws {Error} one sentence, if a package is missing
  */
 export async function findPackages(cacheDir: string, lockfile: string): Promise<string> {
   // npm writes it last.

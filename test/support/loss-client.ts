@@ -16,7 +16,7 @@ export interface LossCounts {
 }
 
 const CALLERS = 24;
-/** Only limits a hang. */
+/** This limit only ends a hanging test. */
 const ANSWER_MS = 60_000;
 
 const [modulePath, url] = process.argv.slice(2);

@@ -49,7 +49,8 @@ function draw(name: string): number {
 /**
  * Looks up 20 times 1,000 invented people, of whom a third each has an employer with a known
  * domain, with a known name, and without both.
- * @returns the percent of people whose address is returned, and the dollars per returned address
+ * @returns the percent of people whose address is returned, the dollars per returned address, and
+ * the checks by a verifier per person
  */
 export function simulate({
   ids = MARKET.map(({ id }) => id),
@@ -58,15 +59,27 @@ export function simulate({
   const vendors = MARKET.filter(({ id }) => ids.includes(id));
   let dollars = 0;
   let returned = 0;
+  let checks = 0;
   for (let run = 0; run < RUNS; run += 1) {
     const yields = new Map<string, Measured>();
     for (let person = 0; person < PEOPLE; person += 1) {
       const found = lookUp(vendors, isAuto, yields, run, person);
       dollars += found.dollars;
+      checks += found.checks;
       if (found.isReturned) returned += 1;
     }
   }
-  return { share: (returned / RUNS / PEOPLE) * 100, dollars: dollars / returned };
+  return {
+    share: (returned / RUNS / PEOPLE) * 100,
+    dollars: dollars / returned,
+    checks: checks / RUNS / PEOPLE,
+  };
+}
+
+interface Found {
+  readonly dollars: number;
+  readonly checks: number;
+  readonly isReturned: boolean;
 }
 
 type Measured = { -readonly [key in keyof VendorYield]: VendorYield[key] };
@@ -78,7 +91,7 @@ function lookUp(
   yields: Map<string, Measured>,
   run: number,
   person: number,
-): { readonly dollars: number; readonly isReturned: boolean } {
+): Found {
   const name = `${run} ${person}`;
   const kind = Math.floor(draw(`${name} employer`) * EMPLOYER_KINDS.length);
   const employer: EmployerKind = EMPLOYER_KINDS[kind] ?? 'unknown';
@@ -87,6 +100,7 @@ function lookUp(
   let ordered = callable;
   if (isAuto) ordered = orderByCost(callable, [...yields.values()], situation, person);
   let dollars = 0;
+  let checks = 0;
   for (const { id, dollarsPerCredit, shares } of ordered) {
     const key = `${id} ${employer}`;
     const none = { vendor: id, calls: 0, returned: 0, credits: 0, ...situation };
@@ -96,9 +110,10 @@ function lookUp(
     if (draw(`${name} ${id}`) >= shares[employer]) continue;
     measured.credits += 1;
     dollars += dollarsPerCredit + CHECK_DOLLARS;
+    checks += 1;
     if (draw(`${name} ${id} passes`) >= PASSES) continue;
     measured.returned += 1;
-    return { dollars, isReturned: true };
+    return { dollars, checks, isReturned: true };
   }
-  return { dollars, isReturned: false };
+  return { dollars, checks, isReturned: false };
 }

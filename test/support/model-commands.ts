@@ -226,7 +226,7 @@ const JUMPS_MS = [
   22 * DAY + MINUTE,
   31 * DAY,
 ];
-/** The real clock also runs during a sequence. This much of it must not matter. */
+/** Milliseconds by which the real clock may advance during a sequence without changing a result. */
 const MARGIN_MS = 5 * MINUTE;
 
 const NO_NPIS = Array.from({ length: NPIS }, () => '');

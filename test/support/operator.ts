@@ -6,13 +6,16 @@ import { type Ended, runProgram } from './programs.ts';
  * Returns the operator command for one database. It runs within this process, in a fraction of the
  * time.
  */
-export function operatorOn(databaseUrl: string) {
+export function operatorOn(
+  databaseUrl: string,
+  role: 'operator' | 'viewer' = 'operator',
+) {
   const operator = async (...args: string[]): Promise<Ended> => {
     let stdout = '';
     let stderr = '';
     const code = await runOperator(args, {
       config: () => ({
-        databaseUrl: asRole(databaseUrl, 'operator'),
+        databaseUrl: asRole(databaseUrl, role),
         secretKeys: SECRET_KEYS,
         webhookOpenCidrs: [],
       }),

@@ -13,8 +13,8 @@ import type {
 import { SECRET_KEYS } from './database.ts';
 
 const DAY = 86_400_000;
-const BY = { actor: 'test', reason: 'test' };
-/** The same, for changes that a person asked for. */
+export const BY = { actor: 'test', reason: 'test' };
+/** The audit fields of changes that a person asked for. */
 export const ASKED = { ...BY, askedBy: 'person', received: new Date(0) } as const;
 
 /** The service's defaults. */
@@ -25,16 +25,26 @@ export const RETENTION: Retention = {
   webhookLogMs: 30 * DAY,
 };
 
-export const RULES: SubmitRules & Pick<ActivityRules, 'retention' | 'missMs' | 'policy'> =
-  {
-    retention: RETENTION,
-    lookupTimeoutMs: 60_000,
-    freshnessMs: 30 * DAY,
-    replayMs: 30 * DAY,
-    missMs: 14 * DAY,
-    policy: 'vendor-or-verifier reject',
-    idempotencyMs: DAY,
-  };
+export const RULES: SubmitRules &
+  Pick<ActivityRules, 'retention' | 'missMs' | 'policy' | 'rateWindowMs'> = {
+  retention: RETENTION,
+  lookupTimeoutMs: 60_000,
+  rateWindowMs: 60_000,
+  freshnessMs: 30 * DAY,
+  replayMs: 30 * DAY,
+  missMs: 14 * DAY,
+  policy: 'vendor-or-verifier reject',
+  idempotencyMs: DAY,
+};
+
+/** The rules of activities and of the reconciler, without waits. */
+export const WORKER_RULES = {
+  ...RULES,
+  greylistMs: 1000,
+  webhookScheduleMs: [0],
+  webhookLongestRestMs: 1000,
+  sweep: { startAfterMs: 0, checkEveryMs: 0 },
+};
 
 export interface Organization {
   readonly organizationId: string;
@@ -221,7 +231,7 @@ export function createCaller(baseUrl: string, apiKey: string) {
   };
 }
 
-/** Only limits a hang. It is less than AVA's limit, so that the failure names the line. */
+/** Ends a hanging test. This is less than AVA's limit, so that the failure names the line. */
 const HANG_MS = 150_000;
 
 /** Waits for a condition. Calls the function until it returns a value other than null. */

@@ -12,7 +12,6 @@ import {
 import { asRole, SECRETS_KEY, testSetting } from './database.ts';
 import { type Answer, createCaller, eventually } from './organization.ts';
 import { SITE_SETTINGS } from './site.ts';
-import type { Stack } from './stack.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const SOURCES = [
@@ -251,7 +250,7 @@ export function workerProcesses() {
      * @param settings environment variables in addition to those of the stack
      */
     async start(
-      { workerEnvironment }: Pick<Stack, 'workerEnvironment'>,
+      { workerEnvironment }: { readonly workerEnvironment: NodeJS.ProcessEnv },
       settings: Readonly<Record<string, string>> = {},
     ): Promise<WorkerProcess> {
       let isReady = false;

@@ -19,29 +19,80 @@ export interface Series {
   readonly values: readonly (readonly [at: number, value: string])[];
 }
 
-/**
- * Starts a Prometheus that scrapes every second.
- * @param targets `host:port`, by job name
- * @param rules a file of alerts
- */
+/** The alerts of Alertmanager, with their labels and annotations. */
+export interface ReceivedAlert {
+  readonly labels: Readonly<Record<string, string>>;
+  readonly annotations: Readonly<Record<string, string>>;
+}
+
+/** Starts Alertmanager with a configuration file. @returns its address, and what it received */
+export async function startAlertmanager(program: string, folder: string, config: string) {
+  const address = `${LOOPBACK}:${await freePort()}`;
+  const storage = join(folder, 'alertmanager');
+  const args = [`--config.file=${config}`, `--storage.path=${storage}`];
+  args.push(`--web.listen-address=${address}`, '--cluster.listen-address=');
+  const server = launch({ name: 'Alertmanager', command: program, args });
+  const ask = async <T>(path: string) => {
+    const response = await fetch(`http://${address}/api/v2/${path}`);
+    return (await response.json()) as T;
+  };
+  await eventually(async () => {
+    if (server.ending() !== undefined)
+      throw new Error(`Alertmanager ended: ${server.tail()}`);
+    return await ask('status').catch(() => null);
+  });
+  return { address, alerts: () => ask<ReceivedAlert[]>('alerts'), stop: server.stop };
+}
+
+/** Starts postgres_exporter for a database. @returns its address */
+export async function startPostgresExporter(program: string, databaseUrl: string) {
+  const address = `${LOOPBACK}:${await freePort()}`;
+  const server = launch({
+    name: 'postgres_exporter',
+    command: program,
+    args: [`--web.listen-address=${address}`],
+    env: { DATA_SOURCE_NAME: `${databaseUrl}?sslmode=disable` },
+  });
+  return { address, stop: server.stop };
+}
+
+/** The servers and files that a Prometheus server uses. */
+interface Monitored {
+  /** `host:port`, by job name. */
+  readonly targets: Readonly<Record<string, readonly string[]>>;
+  /** A file of alerts. */
+  readonly rules: string;
+  /** `host:port` of Alertmanager. */
+  readonly alertmanager: string;
+  readonly runbooks: string;
+}
+
+/** Starts a Prometheus that scrapes every second. */
 export async function startPrometheus(
   prometheus: string,
   folder: string,
-  targets: Readonly<Record<string, readonly string[]>>,
-  rules: string,
+  { targets, rules, alertmanager, runbooks }: Monitored,
 ) {
   const address = `${LOOPBACK}:${await freePort()}`;
   const config = join(folder, 'prometheus.json');
   const jobs = Object.entries(targets).map(([name, addresses]) => ({
     job_name: name,
-    static_configs: [{ targets: addresses }],
+    static_configs: [{ targets: addresses, labels: { environment: 'test' } }],
   }));
   // JSON is valid YAML.
   await writeFile(
     config,
     JSON.stringify({
-      global: { scrape_interval: '1s', scrape_timeout: '1s', evaluation_interval: '1s' },
+      global: {
+        scrape_interval: '1s',
+        scrape_timeout: '1s',
+        evaluation_interval: '1s',
+        external_labels: { runbooks },
+      },
       rule_files: [rules],
+      alerting: {
+        alertmanagers: [{ static_configs: [{ targets: [alertmanager] }] }],
+      },
       scrape_configs: jobs,
     }),
   );

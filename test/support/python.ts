@@ -45,7 +45,7 @@ export async function installPackage(
 }
 
 /** Returns true if `python3` on PATH is Python 3.11 or later and can make virtual environments. */
-async function hasPython(): Promise<boolean> {
+export async function hasPython(): Promise<boolean> {
   return (await run('python3', ['-c', IS_USABLE], {})).code === 0;
 }
 

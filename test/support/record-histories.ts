@@ -1,9 +1,11 @@
+import { startUpload } from '../../api/temporal.ts';
 import { main } from '../../deploy/main.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { saveHistory } from './histories.ts';
-import { eventually, type SubmitAnswer } from './organization.ts';
+import { eventually, type Organization, type SubmitAnswer } from './organization.ts';
 import { startServers } from './servers.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
+import { startedUpload } from './uploads.ts';
 import {
   aborted,
   createScriptedVendor,
@@ -122,6 +124,27 @@ async function recordWaterfall(): Promise<void> {
   });
 }
 
+/** Records uploads of the console: one that ends, and one that an operator cancels. */
+async function recordUploads(): Promise<void> {
+  await withStack({}, async (stack) => {
+    const begin = async (organization: Organization) => {
+      const { organizationId } = organization;
+      const id = await startedUpload(stack.db, organization, ordinaryNpis('found', 130));
+      const upload = { uploadId: id, organizationId };
+      await startUpload(stack.client, stack.taskQueue, upload);
+      return id;
+    };
+    await save(stack, 'upload', await begin(await stack.organization()));
+    const slow = await begin(await stack.organization(1000, 1));
+    const workflow = stack.client.workflow.getHandle(slow);
+    await eventually(async () =>
+      (await workflow.describe()).historyLength > 12 ? true : null,
+    );
+    await workflow.cancel();
+    await save(stack, 'upload-cancelled', slow);
+  });
+}
+
 /** Records the actions of operators, with vendors that respond on demand. */
 async function recordInterventions(): Promise<void> {
   const vendor = createScriptedVendor();
@@ -196,6 +219,7 @@ await main(
       await recordOutcomes();
       await recordWaterfall();
       await recordInterventions();
+      await recordUploads();
     } finally {
       await stop();
     }

@@ -10,8 +10,8 @@ import { installTestRuntime } from './runtime.ts';
 import { findTestServer } from './test-server.ts';
 
 /**
- * A Temporal of its own in which hours pass in moments. While a test waits for a workflow's result
- * or calls `skip`, the test server jumps to the next timer as soon as no task is running.
+ * A separate Temporal server in which hours pass in moments. While a test waits for a workflow's
+ * result or calls `skip`, the test server jumps to the next timer as soon as no task is running.
  * PostgreSQL's clock follows the server's, because deadlines and schedules are facts in PostgreSQL.
  *
  * The server has no Schedules, no visibility, and no Worker Deployments. Its time stops for good if
@@ -39,7 +39,7 @@ export class SkippedTime {
 
   /**
    * Makes the clock of a database follow the server's, for connections that are made afterwards.
-   * @returns ends what it uses
+   * @returns a function that closes its connection
    */
   async lead(databaseUrl: string): Promise<() => Promise<void>> {
     const clock = await travel(databaseUrl);
@@ -48,15 +48,15 @@ export class SkippedTime {
     return () => clock.stop();
   }
 
-  /** Lets time pass, with everything that happens in it. */
+  /** Skips this time, and runs everything that is due in it. */
   async skip(ms: number): Promise<void> {
     await this.environment.sleep(ms);
     await this.follow();
   }
 
   /**
-   * Puts PostgreSQL's clock where the server's is. It may be a moment ahead, but what is due is
-   * never early.
+   * Sets PostgreSQL's clock to the test server's. It may be slightly ahead, but no work starts too
+   * early.
    */
   private async follow(): Promise<void> {
     const askedAt = Date.now();
@@ -66,8 +66,8 @@ export class SkippedTime {
 }
 
 /**
- * Workers take plugins from their connection. This one calls `before` at the start of each
- * activity, local ones too.
+ * A plugin that workers get from their connection. It calls `before` at the start of each activity,
+ * including local ones.
  */
 function callBeforeActivities(
   before: () => Promise<void>,

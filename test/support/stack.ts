@@ -59,11 +59,11 @@ import { SITE_SETTINGS } from './site.ts';
 import type { SkippedTime } from './skipped-time.ts';
 
 /**
- * Settings, which may be shorter here than operators may have them, and what is around an API
- * process.
+ * Settings of an API process, with the servers around it. Times may be shorter than operators can
+ * set them.
  */
 export interface ApiOptions extends Partial<ApiConfig> {
-  /** How long it waits for PostgreSQL. */
+  /** The time limit for its calls to PostgreSQL. */
   readonly deadlineMs?: number | undefined;
   /** The number of its connections to PostgreSQL. */
   readonly poolSize?: number;
@@ -75,43 +75,49 @@ export interface ApiOptions extends Partial<ApiConfig> {
 
 export interface StackOptions extends Partial<ApiConfig> {
   readonly simulatorSpeed?: number;
-  /** An address where no Temporal is, for the API alone. */
+  /** A Temporal address for the API at which no server runs. */
   readonly apiTemporalAddress?: string;
   readonly onLog?: ApiOptions['onLog'];
-  /** Asked in place of the simulated vendors. */
+  /** Vendors to call instead of the simulated ones. */
   readonly providers?: readonly Vendor[];
-  /** Asked in place of all others, as they are. */
+  /** Vendors with their settings, to call instead of all others. */
   readonly vendors?: readonly VendorSource[];
-  /** In place of the settings in the sources file. */
+  /** Replaces the settings about spending in the sources file. */
   readonly spendingSettings?: SpendingSettings;
-  /** Asked in place of the simulated registry. */
+  /** The registry to call instead of the simulated one. */
   readonly registry?: Registry;
   /**
-   * Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is
-   * there; else RocketReach alone.
+   * If true, all simulated vendors, Reacher, and the registry are configured, and the sample of
+   * NPPES is imported. Otherwise only RocketReach is configured.
    */
   readonly allSources?: boolean;
   /** Further settings of RocketReach, as an operator would give them in the sources file. */
-  readonly rocketReach?: { readonly wait?: string; readonly call?: string } | undefined;
+  readonly rocketReach?:
+    | {
+        readonly wait?: string;
+        readonly call?: string;
+        readonly rates?: readonly string[];
+      }
+    | undefined;
   /**
    * The rate limits of Reacher, as an operator would give them in the sources file. None is reached
    * by default.
    */
   readonly reacherRates?: readonly string[] | undefined;
   /**
-   * Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as
-   * a process.
+   * Uses another Temporal than the runner's, and starts no worker, for tests that run
+   * `deploy/worker.ts` as a process.
    */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
   /**
-   * In place of the runner's Temporal. All settings are then as operators have them. It stops with
+   * Replaces the runner's Temporal. All settings then have the values of production. It stops with
    * the stack.
    */
   readonly time?: SkippedTime;
 }
 
 const API_KEY = 'test-rocketreach-key';
-/** In place of the usual settings. */
+/** Replaces settings of production, because many stacks run on one machine. */
 const HERE = { apiHost: '127.0.0.1', apiPort: 0, lookupSlots: 100 };
 /** Replaces the usual times, because these tests run in real time. */
 const SHORT_TIMES = {
@@ -128,9 +134,9 @@ const logOf = (onLog: ApiOptions['onLog']) =>
   onLog ? createLog('test', 'trace', { write: onLog }) : quiet;
 
 /**
- * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal
- * that takes the workflows nobody runs. Batches stay as the submit left them. Its database is a
- * migrated one of its own, if none is given.
+ * Starts the API without a worker, a vendor, or a receiver. HTTP, PostgreSQL, and Temporal are
+ * real, but no worker runs the workflows, so batches stay as the submit left them. Creates a
+ * migrated database if none is given.
  */
 export async function startApi(options: ApiOptions = {}) {
   const {
@@ -141,7 +147,7 @@ export async function startApi(options: ApiOptions = {}) {
     taskQueue = 'nobody',
     ...settings
   } = options;
-  // Closed in the reverse order: by `stop`, or at once if something further down fails.
+  // Closed in reverse order, by `stop` or if a later step fails.
   await using opened = new AsyncDisposableStack();
   const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
   const deadline = deadlineMs === undefined ? {} : { deadlineMs };
@@ -183,20 +189,26 @@ export async function startApi(options: ApiOptions = {}) {
     port: Number(server.info.port),
     db,
     databaseUrl,
-    /** What it serves. */
+    /** Lists the routes that the API serves. */
     routes: () =>
       server.table().map(({ method, path }) => ({ method: method.toUpperCase(), path })),
-    /** A new organization with credits and a key, and its way to call the API. */
+    /**
+     * Opens an organization with credits and a key, and returns it with functions that call the
+     * API.
+     */
     async organization(credits = 1000, requestsPerMinute?: number) {
       const organization = await openOrganization(db, credits, requestsPerMinute);
       return { ...organization, ...createCaller(server.info.uri, organization.apiKey) };
     },
-    /** A test key for the sandbox of an organization, and its way to call the API. */
+    /**
+     * Issues a test key for an organization's sandbox, and returns it with functions that call the
+     * API.
+     */
     async sandboxOf(live: Organization) {
       const sandbox = await openTestKey(db, live);
       return { ...sandbox, ...createCaller(server.info.uri, sandbox.apiKey) };
     },
-    /** The ids of an organization's requests that are not final. */
+    /** Returns the ids of an organization's requests that are not final. */
     async openRequests(organizationId: string): Promise<string[]> {
       const rows = await db.drizzle
         .select({ id: requests.id })
@@ -214,8 +226,8 @@ export type Api = Awaited<ReturnType<typeof startApi>>;
 export type ApiClient = Awaited<ReturnType<Api['organization']>>;
 
 /**
- * The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and
- * receiver at the edge.
+ * Starts the whole service in this process. PostgreSQL, Temporal, and sockets are real. Only
+ * vendors and receivers are simulated.
  */
 export async function startStack(options: StackOptions = {}) {
   installTestRuntime();
@@ -309,13 +321,14 @@ export async function startStack(options: StackOptions = {}) {
   const control = createControl(client, taskQueue);
   const bundle = await loadBundle(testSetting('TEST_WORKFLOW_BUNDLE'));
   /**
-   * @param code of the workflows, in place of ours
-   * @returns one step of its part in which version is current
+   * @param code the workflow bundle, by default this build's
+   * @returns the function that takes one step of the worker's rollout
    */
   const startWorker = async (code = bundle.code) => {
     const ending = new AbortController();
     const { signal } = ending;
-    // Its rounds follow the machine's clock, so a test with skipped time makes them itself.
+    // The reconciler's rounds follow the machine's clock. A test with skipped time calls
+    // `reconcile` instead.
     const sweeping = time
       ? null
       : runReconciler({ ...deps, control }, config.sweepIntervalMs, signal);
@@ -362,9 +375,9 @@ export async function startStack(options: StackOptions = {}) {
     taskQueue,
     simulator,
     receiver,
-    /** As the worker has it. */
+    /** The worker's pool, with the rights of a worker. */
     workerDb,
-    /** What `deploy/worker.ts` needs to work for this stack. */
+    /** The environment with which `deploy/worker.ts` works for this stack. */
     workerEnvironment: {
       DATABASE_URL: asRole(databaseUrl, 'worker'),
       TEMPORAL_ADDRESS: address,
@@ -380,7 +393,7 @@ export async function startStack(options: StackOptions = {}) {
       await worker?.stop();
     },
     startWorker,
-    /** Makes one round of the reconciler. Returns what it did. */
+    /** Runs one round of the reconciler, and returns the counts of its work. */
     async reconcile() {
       const signal = new AbortController().signal;
       const refunded = await keepBooks({ ...deps, control }, signal);
@@ -390,14 +403,16 @@ export async function startStack(options: StackOptions = {}) {
   };
 }
 
-/** The simulated vendors as an operator would configure real ones. */
+/** Returns environment variables for the simulated vendors, as for real ones. */
 function settingsOf({ urls }: Simulator, allSources: boolean) {
   const settings = sourceSettings(urls, API_KEY);
   const { ROCKETREACH_URL = '', ROCKETREACH_API_KEY = '' } = settings;
   return { ...(allSources ? settings : {}), ROCKETREACH_URL, ROCKETREACH_API_KEY };
 }
 
-/** The rates of the real ones would only slow the tests down. */
+/**
+ * Returns the sources file. Its rates are high, because the real ones would slow the tests down.
+ */
 function sourcesOf({ allSources, rocketReach, reacherRates = FAST }: StackOptions) {
   const { verifiers, ...simulated } = allSources ? SIMULATED : {};
   return {
@@ -412,7 +427,7 @@ function sourcesOf({ allSources, rocketReach, reacherRates = FAST }: StackOption
 
 const FAST = ['10000/1s'];
 
-/** A vendor without limits, waited for as long as there is time. */
+/** Returns a vendor without limits, for which a lookup waits up to ten minutes. */
 export function vendorSource(
   vendor: Vendor,
   rest: Partial<Omit<VendorSource, 'vendor'>> = {},

@@ -1,4 +1,6 @@
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { run } from '../../deploy/local/processes.ts';
 import {
   cacheFolder,
   findBuilt,
@@ -9,32 +11,55 @@ import { findPackages } from './installed.ts';
 import { findPython } from './python.ts';
 import { findTestServer } from './test-server.ts';
 
-/** Where they are kept, and who is told of a build. */
+/** The folder in which tools are kept, and the function that reports builds. */
 export const SEARCH: ProgramSearch = {
   cacheDir: cacheFolder(process.env.XDG_CACHE_HOME),
   onProgress: console.log,
 };
 
-/** A program that Go builds. */
+/** Returns the path of a program, which Go builds if it is missing. */
 const built = (name: string, module: string, version: string, flags = '') =>
   findBuilt(SEARCH, `${name}-${version}`, `${flags}${module}@${version}`);
 const python = (requirements: string, module: string) =>
   findPython(SEARCH.cacheDir, path(requirements), module);
 const packages = (lockfile: string) => findPackages(SEARCH.cacheDir, path(lockfile));
+/** Returns the folder with the source of a Go module, which Go downloads if it is missing. */
+async function downloaded(module: string): Promise<string> {
+  const { code, output } = await run('go', ['mod', 'download', '-json', module], {});
+  if (code !== 0) throw new Error(`${module} could not be downloaded: ${output}`);
+  return JSON.parse(output).Dir;
+}
 const path = (file: string) => fileURLToPath(new URL(`../${file}`, import.meta.url));
 
-/** 3.16.0, as Go counts it. */
+/** Returns the folder with pg_dump, pg_restore, and psql. */
+async function findPostgresqlClients(): Promise<string> {
+  const interpreter = await python('postgresql/requirements.txt', 'embedded_postgres');
+  const where = 'import embedded_postgres; print(embedded_postgres.__path__[0])';
+  const { output } = await run(interpreter, ['-W', 'ignore', '-c', where], {});
+  return join(output, 'pginstall', 'bin');
+}
+
+/** Builds postgres_exporter from its folder, because not every proxy lists its versions. */
+async function findPostgresExporter(): Promise<string> {
+  const version = 'v0.19.1';
+  const module = `github.com/prometheus-community/postgres_exporter@${version}`;
+  const command = `-C "${await downloaded(module)}" ./cmd/postgres_exporter`;
+  return await findBuilt(SEARCH, `postgres_exporter-${version}`, command);
+}
+
+/** Prometheus 3.16.0. The version of its Go module is different. */
 const PROMETHEUS = 'v0.316.0';
 /**
- * Of the two dozen ways to find targets the one that our file uses: the others bring the clients of
+ * Builds only the service discovery that our file uses. The others need the client libraries of
  * every cloud.
  */
 const ONLY_DNS = '-tags=remove_all_sd,enable_dns_sd ';
+const PROMETHEUS_OPERATOR = 'github.com/prometheus-operator/prometheus-operator@v0.85.0';
 const COMMANDS = 'github.com/prometheus/prometheus/cmd';
 
 /**
- * What the long checks bring beside the packages of this project: looked up in the cache folder,
- * else made there, once. Each throws one sentence where it cannot be made.
+ * Finds the tools of the long checks in the cache folder, or installs them there. Each function
+ * throws one sentence if that fails.
  */
 export const TOOLS = {
   schemathesis: () => python('schemathesis/requirements.txt', 'schemathesis'),
@@ -43,10 +68,22 @@ export const TOOLS = {
   manifestPython: () => python('shipping/requirements.txt', 'kubernetes_validate'),
   grafanaPackages: () => packages('monitoring/package-lock.json'),
   postgresqlPackages: () => packages('postgresql/package-lock.json'),
+  postgresqlClients: findPostgresqlClients,
   kustomize: () => built('kustomize', 'sigs.k8s.io/kustomize/kustomize/v5', 'v5.7.1'),
   compose: () => built('compose', 'github.com/compose-spec/compose-go/v2/cmd', 'v2.16.2'),
+  /** The definitions of the Prometheus Operator's resources. */
+  prometheusOperator: async () =>
+    `${await downloaded(PROMETHEUS_OPERATOR)}/example/prometheus-operator-crd`,
   testServer: findTestServer,
   temporalServer: () => findTemporalServer(SEARCH),
   promtool: () => built('promtool', `${COMMANDS}/promtool`, PROMETHEUS, ONLY_DNS),
   prometheus: () => built('prometheus', `${COMMANDS}/prometheus`, PROMETHEUS, ONLY_DNS),
+  /** The newest version whose Go module contains the files of its web page. */
+  alertmanager: () =>
+    built(
+      'alertmanager',
+      'github.com/prometheus/alertmanager/cmd/alertmanager',
+      'v0.31.1',
+    ),
+  postgresExporter: findPostgresExporter,
 };

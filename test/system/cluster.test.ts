@@ -38,6 +38,8 @@ test("killing Temporal's server during a batch loses nothing and repeats no char
   const stack = await startStack({
     lookupTimeoutMs: 100_000,
     simulatorSpeed: 0.3,
+    // The rate spreads the lookups over seconds, so that most are open when five have completed.
+    rocketReach: { rates: ['4/1s'] },
     elsewhere: { temporalAddress: server.address, taskQueue: TASK_QUEUE },
   });
   t.teardown(() => stack.stop());

@@ -1,5 +1,6 @@
 import test from 'ava';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { serviceVersion } from '../../deploy/config/config.ts';
 import { createLog } from '../../deploy/log.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
@@ -68,6 +69,13 @@ test('the log of a batch contains its IDs, but nothing personal or secret', asyn
     t.regex(String(entry.run_id), /^[0-9a-f-]{36}$/);
   }
   t.true(of('http').some((entry) => entry.batch_id === batchId && entry.status === 200));
+});
+
+test('each log line contains the version of the code', (t) => {
+  const lines: string[] = [];
+  const log = createLog('test', 'info', { write: (line) => lines.push(line) });
+  log.info('said');
+  t.is(JSON.parse(lines[0] ?? '')['service.version'], serviceVersion());
 });
 
 test('control characters in log lines are escaped without changing the values', (t) => {

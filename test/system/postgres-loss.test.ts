@@ -34,7 +34,7 @@ test.serial(
   async (t) => {
     t.timeout(120_000);
     const published = await addPublishedPostgres(temporaryFolder(t.teardown));
-    // One kill causes a few uncaught exceptions, or sometimes zero.
+    // One kill causes a few uncaught exceptions, and sometimes none.
     const { counts, halves } = await killUnderLoad(
       t,
       published,

@@ -20,8 +20,8 @@ import { postUntilAnswered, startApiProcess } from '../support/programs.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Tests each race separately, between processes or pools that share only PostgreSQL. The comment at
-// each test names the guard without which it fails. TEST_RACE_ROUNDS sets how often the race for
-// the last credit runs.
+// each test names the code without which it fails. TEST_RACE_ROUNDS sets how often the race for the
+// last credit runs.
 
 const ROUNDS = Number(process.env.TEST_RACE_ROUNDS ?? 2);
 const BY = { actor: 'test', reason: 'race' };
@@ -54,7 +54,7 @@ async function openWithKeys(credits: number, count: number) {
   return { ...organization, keyOf: (index: number) => keys[index % count] ?? '' };
 }
 
-// Guard: FOR UPDATE on the balance in `accept` of db/requests/submit.ts.
+// Fails without FOR UPDATE on the balance in `accept` of db/requests/submit.ts.
 test.serial(
   "exactly one of 1,000 concurrent submits gets an organization's last credit",
   async (t) => {
@@ -84,7 +84,7 @@ test.serial(
   },
 );
 
-// Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of
+// Fails without the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of
 // db/requests/submit.ts waits on.
 test.serial(
   '50 clients that share 100 Idempotency-Keys create exactly 100 batches',
@@ -128,8 +128,8 @@ test.serial(
   },
 );
 
-// Guard: the stored response is written in the transaction of the batch (db/requests/submit.ts),
-// and the 202 sent after it.
+// Fails unless the response is stored in the transaction of the batch (db/requests/submit.ts), and
+// the 202 is sent after that.
 test.serial(
   'kill -9 of the API loses no accepted batch and duplicates no batch',
   async (t) => {
@@ -227,8 +227,8 @@ const found = (npi: string) =>
     source: 'test',
   });
 
-// Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second test
-// removes it.
+// Fails without FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second
+// test removes these locks.
 test.serial(
   'if a result and a time-out come at once, exactly one of them settles the request',
   async (t) => {
@@ -280,9 +280,9 @@ async function raceBulks(
   return wrong;
 }
 
-// Guard: FOR UPDATE on the balance in `lockRequest` of db/requests/settle.ts and in `lockBalance` of
-// db/requests/submit.ts, so that the second settlement sees the first one's charge. The conditional
-// upsert of `claimEntitlements` is a second guard.
+// Fails without FOR UPDATE on the balance in `lockRequest` of db/requests/settle.ts and in
+// `lockBalance` of db/requests/submit.ts, so that the second settlement sees the first one's
+// charge. The conditional upsert of `claimEntitlements` protects a second time.
 test.serial(
   'the same NPI in three concurrent bulk submits is charged once',
   async (t) => {
@@ -306,8 +306,8 @@ test.serial(
   },
 );
 
-// Guards: `charged.add` in `newRequests` of db/requests/submit.ts for the stored NPI, and
-// `findKnownEmails` in db/requests/settle.ts for the other one.
+// Fails without `charged.add` in `newRequests` of db/requests/submit.ts for the stored NPI, and
+// without `findKnownEmails` in db/requests/settle.ts for the other one.
 test.serial(
   'the same NPI 60 times in one bulk submit causes one charge and 59 free replays',
   async (t) => {
@@ -339,8 +339,8 @@ test.serial(
   },
 );
 
-// Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts. A window per process,
-// or a read before the write, would admit more than 100.
+// Fails unless `takePlaces` of db/accounts/limits.ts is one statement on one row. A window per
+// process, or a read before the write, would admit more than 100.
 test.serial(
   'at a rate limit of 100, two API processes admit exactly 100 of 101 requests',
   async (t) => {
@@ -360,8 +360,8 @@ test.serial(
   },
 );
 
-// Runs last, because it makes this client's address one with many failures. Guard: api/http/auth.ts
-// trusts a key for one second after the database has confirmed it, and no longer.
+// Runs last, because later tests would run from an address with many failures. Fails if
+// api/http/auth.ts trusts a key for longer than a second after the database has confirmed it.
 test.serial(
   'a revoked API key is rejected by every API process after at most one second',
   async (t) => {

@@ -33,6 +33,7 @@ import {
   openOrganization,
   RULES,
   submitCommand,
+  WORKER_RULES,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -40,13 +41,6 @@ import { storeEmail } from '../support/stored.ts';
 // PostgreSQL or Temporal is down, and that it settles nothing twice.
 
 const MINUTE = 60_000;
-const RULES_OF_SWEEP = {
-  ...RULES,
-  greylistMs: 1000,
-  webhookScheduleMs: [0],
-  webhookLongestRestMs: 1000,
-  sweep: { startAfterMs: 0, checkEveryMs: 0 },
-};
 const log = pino({ level: 'silent' });
 const npiOf = (index: number) => `1${String(index).padStart(9, '0')}`;
 const times = <T>(count: number, make: (index: number) => T) =>
@@ -74,7 +68,7 @@ function sweeping(
 ): void {
   const stopping = new AbortController();
   const sweeps = runReconciler(
-    { db, log: to, control, rules: RULES_OF_SWEEP },
+    { db, log: to, control, rules: WORKER_RULES },
     200,
     stopping.signal,
   );
@@ -160,7 +154,7 @@ test('the reconciler refunds 2,000 overdue requests while Temporal is down', asy
   );
   await joinLookups(db, requestIds.slice(0, 1));
 
-  const deps = { db, log, control: temporalAway(t), rules: RULES_OF_SWEEP };
+  const deps = { db, log, control: temporalAway(t), rules: WORKER_RULES };
   t.is(await keepBooks(deps, new AbortController().signal), 2000);
   for (const organization of organizations) await refunded(db, organization, 500);
 
@@ -219,6 +213,7 @@ test('a worker in another Temporal namespace than the API starts no workflows', 
       return 'unknown';
     },
     startDelivery: async () => void asked.push('deliver'),
+    startUpload: async () => void asked.push('upload'),
   };
   sweeping(t, db, control);
   await refunded(db, organization, 1);
@@ -240,14 +235,14 @@ test('a reconciler that is stopping starts no more batches', async (t) => {
   const startBatch = async () => stopping.abort();
   const control = { ...temporalAway(t), startBatch };
   t.like(
-    await tendWorkflows({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal),
+    await tendWorkflows({ db, log, control, rules: WORKER_RULES }, stopping.signal),
     {
       started: 1,
     },
   );
 });
 
-// Guards: `more` in `forEachPage`, and `place` in `listToStart`.
+// Fails without `more` in `forEachPage`, and without `place` in `listToStart`.
 test('the reconciler starts all waiting batches, or stops early if Temporal fails', async (t) => {
   const { db } = await open(t);
   const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
@@ -266,7 +261,7 @@ test('the reconciler starts all waiting batches, or stops early if Temporal fail
       db,
       log,
       control: { ...temporalAway(t), startBatch },
-      rules: RULES_OF_SWEEP,
+      rules: WORKER_RULES,
     };
     const { started } = await tendWorkflows(deps, new AbortController().signal);
     return { started, asked };
@@ -444,7 +439,7 @@ test('results, time-outs, and the reconciler together settle each request once',
       if (line.includes('"request settled"')) bySweeps += 1;
     },
   });
-  const deps = { db, log: counting, control: temporalAway(t), rules: RULES_OF_SWEEP };
+  const deps = { db, log: counting, control: temporalAway(t), rules: WORKER_RULES };
   const [one, two] = [new AbortController(), new AbortController()];
   const sweeps = [one, two].map((stopping) => runReconciler(deps, 20, stopping.signal));
   let settled = 0;
@@ -539,7 +534,7 @@ test('after an outage of Temporal, the reconciler starts webhooks without a work
   );
   await query(life.db, sql`update batches set started_at = now()`);
   const rules = {
-    ...RULES_OF_SWEEP,
+    ...WORKER_RULES,
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
   const sweepWith = (control: WorkflowControl) =>

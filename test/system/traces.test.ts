@@ -3,6 +3,7 @@ import { Worker } from '@temporalio/worker';
 import test from 'ava';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { uuidOf } from '../../db/ids.ts';
+import manifest from '../../package.json' with { type: 'json' };
 import { type ReceivedSpan, startCollector } from '../support/collector.ts';
 import { fresh, testSetting } from '../support/database.ts';
 import { createCaller, eventually } from '../support/organization.ts';
@@ -43,6 +44,7 @@ const settings = () => ({
   OTEL_EXPORTER_OTLP_ENDPOINT: `${collector.url}/`,
   OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Bearer%20token',
   OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test',
+  GIT_COMMIT: '73b311b',
   WEBHOOK_SCHEDULE: '0s,100ms',
   WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
 });
@@ -104,6 +106,7 @@ test.serial(
     t.like(root, { kind: 2, status: {}, links: [CALLER] });
     t.deepEqual(root?.resource, {
       'service.name': 'npi-email-api',
+      'service.version': `${manifest.version}+73b311b`,
       'deployment.environment.name': 'test',
     });
     t.deepEqual(root?.attributes, {

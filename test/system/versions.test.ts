@@ -8,6 +8,7 @@ import { promisify } from 'node:util';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { diagnose } from '../../db/doctor/doctor.ts';
+import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { checkWorkers, checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { versionOf } from '../../deploy/temporal/versions.ts';
@@ -84,7 +85,7 @@ async function setCurrent({
 }
 
 async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
-  const { checks } = await diagnose(db, {
+  const checks = await diagnose(db, {
     ...RULES,
     webhookScheduleMs: [0, 100, 200, 300],
   });
@@ -120,18 +121,33 @@ test.serial(
         return completed_count > 0 || null;
       });
 
-    await workers.start(stack);
+    const ports = [await freePort(), await freePort()] as const;
+    const metricsAt = (port: number) => ({ METRICS_PORT: String(port) });
+    const needed = async () => {
+      const asked = ports.map((port) => fetch(`http://${LOOPBACK}:${port}/needed`));
+      return (await Promise.all(asked)).map(({ ok }) => ok);
+    };
+    await workers.start(stack, metricsAt(ports[0]));
     t.is(await current(stack), old.buildId, 'the first version is current at once');
     const first = await submit(1);
     await eventually(async () => stack.simulator.calls().length >= BATCH || null);
 
-    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    const nextWorker = await workers.start(stack, {
+      WORKFLOW_BUNDLE: nextBundle,
+      ...metricsAt(ports[1]),
+    });
     t.is(await current(stack), next.buildId, 'so is a new one');
+    // The old version is needed until its batches have ended. The current one can be replaced at
+    // once.
+    await eventually(async () => (await needed())[0] || null);
+    t.deepEqual(await needed(), [true, false]);
     t.is((await client.batch(first.batch_id)).batch.status, 'in-progress');
     const second = await submit(2);
     await halfway(second.batch_id);
 
     await setCurrent(old);
+    // The version that was rolled back is not needed either.
+    t.deepEqual(await needed(), [false, false]);
     const third = await submit(3);
     const batches = [first, second, third];
     for (const { batch_id } of batches) {
@@ -228,7 +244,7 @@ test.serial(
     await eventually(async () => stack.simulator.calls().length >= BATCH || null);
     await stack.stopWorker();
 
-    // A version with another name and the same workflows.
+    // The bundle has the same workflows, but its comment gives it another version.
     const code = `// another\n${await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8')}`;
     const step = await stack.startWorker(code);
     const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));

@@ -115,7 +115,7 @@ async function lookUp(npi: string) {
   return data[0]?.email ?? data[0]?.status;
 }
 
-test('an address in the form of colleagues is returned before a vendor is paid', async (t) => {
+test('an address in the format that colleagues have is returned without a vendor call', async (t) => {
   const domain = takeDomain();
   const place = takePlace();
   await insertColleagues(place, domain, fullName);
@@ -126,7 +126,7 @@ test('an address in the form of colleagues is returned before a vendor is paid',
   t.regex(explained, /pattern returns found/);
 });
 
-test('an address that the directory has for another person is not written', async (t) => {
+test('an address that the directory has for a namesake is not written', async (t) => {
   const domain = takeDomain();
   const place = takePlace();
   await insertColleagues(place, domain, fullName);
@@ -144,7 +144,7 @@ test('an address that the directory has for another person is not written', asyn
   t.is(await lookUp(npi), 'not_found');
 });
 
-test('no address is written where no verifier can tell which mailboxes exist', async (t) => {
+test('no address is written at a domain that accepts mail for every mailbox', async (t) => {
   const domain = takeDomain();
   const place = takePlace();
   await insertColleagues(place, domain, fullName);
@@ -153,7 +153,7 @@ test('no address is written where no verifier can tell which mailboxes exist', a
   t.is(await lookUp(npi), 'not_found');
 });
 
-test('an initial with the surname needs a second source where others have full names', async (t) => {
+test('an initial with the surname needs two sources if colleagues have full names', async (t) => {
   const [domain, other] = [takeDomain(), takeDomain()];
   const place = takePlace();
   await insertColleagues(place, domain, fullName);
@@ -168,7 +168,7 @@ test('an initial with the surname needs a second source where others have full n
   }
 });
 
-test('a numbered address is accepted from one source where such addresses are usual', async (t) => {
+test('a numbered address needs one source if colleagues have numbered addresses', async (t) => {
   const domain = takeDomain();
   const place = takePlace();
   let number = 100;
@@ -196,7 +196,7 @@ test("an address with a colleague's surname belongs to the colleague", async (t)
   t.is(row?.reason, 'other_person');
 });
 
-test("the employer's current address is checked first, and no other is", async (t) => {
+test('the current address at the employer is checked first, and the others are not', async (t) => {
   const [employer, earlier] = [takeDomain(), takeDomain()];
   const npi = await insertPerson({ first: 'SIMONE', last: 'VARGA' }, takePlace());
   await run(sql`

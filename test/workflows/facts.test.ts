@@ -24,7 +24,7 @@ const npis = ordinaryNpis('found', 20);
 let stack: Stack;
 
 test.before(async () => {
-  // Longer than any test takes, even on a busy machine, so that no request ends by its deadline.
+  // This is longer than any test takes on a busy machine, so that no request reaches its deadline.
   stack = await startStack({ lookupTimeoutMs: 900_000, providers: [vendor] });
 });
 

@@ -15,7 +15,7 @@ import { status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// The webhook `credits.low` as its receiver sees it (api/docs/webhooks.md, Low credits).
+// Tests the webhook `credits.low` as its receiver sees it (api/docs/webhooks.md, Low credits).
 
 const BY = { actor: 'test', reason: 'test' };
 const stack = fresh(test, () => startStack());
@@ -35,8 +35,12 @@ function arrived(path: string) {
 async function decided(organizationId: string) {
   return await eventually(async () => {
     await stack.reconcile();
-    const filter = { organizationId, state: null, limit: 1 };
-    const { deliveries } = await listOrganizationDeliveries(stack.db, filter);
+    const { deliveries } = await listOrganizationDeliveries(
+      stack.db,
+      organizationId,
+      { status: null, since: null, until: null },
+      { after: null, limit: 1 },
+    );
     const [newest] = deliveries;
     if (newest === undefined || newest.state === 'pending') return null;
     return newest;
@@ -73,7 +77,7 @@ test('a submit that leaves fewer credits than the threshold causes one signed we
   t.regex(message.id, /^msg_/);
 });
 
-test('after a crash, a message is sent that has no workflow yet', async (t) => {
+test('a credits.low whose workflow was lost in a crash is still sent', async (t) => {
   const path = '/low/crash';
   const { organizationId } = await watched(10, `${stack.receiver.url}${path}`);
   await adjustCredits(stack.db, BY, organizationId, -1);
@@ -82,7 +86,7 @@ test('after a crash, a message is sent that has no workflow yet', async (t) => {
   t.is(arrived(path).length, 1);
 });
 
-test('a failed message is sent again with the same id, and can be resent', async (t) => {
+test('a failed credits.low is retried with the same id, and can be resent', async (t) => {
   const path = '/low/retried';
   stack.receiver.setBehavior(path, status(500));
   const { organizationId } = await watched(11, `${stack.receiver.url}${path}`);
@@ -95,7 +99,7 @@ test('a failed message is sent again with the same id, and can be resent', async
   t.deepEqual([...new Set(ids)], [failed.id]);
 });
 
-test('a message to an address that is not public fails without a connection', async (t) => {
+test('a credits.low to a private address fails without a connection', async (t) => {
   const { organizationId } = await watched(11, 'https://10.0.0.1/low');
   const failed = await decided(organizationId);
   t.is(failed.state, 'failed');

@@ -12,9 +12,9 @@ import { parseHistory, readHistories, type SavedHistory } from '../support/histo
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// A new version replays the workflows that are running when it is deployed, and must decide as the
-// old version did. test/support/record-histories.ts records the histories and says when to record
-// them again.
+// Tests that the code can replay recorded workflows. A new version replays the workflows that are
+// running when it is deployed, and must decide as the old version did.
+// test/support/record-histories.ts records the histories and says when to record them again.
 
 const stack = fresh(test, () => startStack());
 let histories: SavedHistory[];
@@ -69,6 +69,8 @@ test('the saved histories cover every workflow and every way that it can end', (
       'lookUpEmail COMPLETED',
       'lookUpEmail TERMINATED',
       'reverify COMPLETED',
+      'submitUpload CANCELED',
+      'submitUpload COMPLETED',
     ],
   );
 });

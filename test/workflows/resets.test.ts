@@ -216,8 +216,8 @@ test.serial(
     await eventually(async () =>
       (await client.batch(batchId)).webhook?.status === 'delivered' ? true : null,
     );
-    // The batch may wait for its deadline now. The doctor advises to terminate it after a minute in
-    // this state.
+    // The batch may wait for its deadline now. After a minute in this state, the doctor says that
+    // the workflow can be terminated.
     await workflow(batchId)
       .terminate('test')
       .catch(() => {});

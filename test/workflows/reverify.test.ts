@@ -75,7 +75,7 @@ test.serial(
   },
 );
 
-// Guard: the condition on `email_checks` in `listFading`.
+// Fails without the condition on `email_checks` in `listFading`.
 test.serial(
   'an address without a clear result is not checked by the next scheduled run',
   async (t) => {
@@ -257,7 +257,7 @@ test.serial(
   },
 );
 
-// Guard: the type of `waitedMs` in `claimUnchecked`, which counts milliseconds.
+// Fails if the type of `waitedMs` in `claimUnchecked` is too small for milliseconds.
 test.serial(
   'an address that has waited for its check for more than 25 days is checked',
   async (t) => {

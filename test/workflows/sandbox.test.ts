@@ -275,7 +275,7 @@ test('the test outcomes "stored" and "replayed" are final at once', async (t) =>
     replayed: false,
     credits: 1,
   });
-  // Another outcome that was asked for is simulated, although the result is free.
+  // If the client asks for another outcome, it is simulated, although a free result exists.
   t.like(await forced('slow', npi), {
     ...PROFESSIONAL,
     submitted: 'in-progress',

@@ -87,7 +87,7 @@ test('a vendor that could exceed the limit of a lookup is skipped', async (t) =>
   t.deepEqual([dollars, each], [0.8, 0.8]);
 });
 
-test('a call that failed does not hide the price of the next one', async (t) => {
+test('a failed call without a cost does not affect the estimated price of a vendor', async (t) => {
   const { stack, lookUp } = limited;
   const npi = take();
   dear.script(npi, () => MISS);

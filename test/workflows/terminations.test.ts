@@ -1,6 +1,7 @@
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { cancelOpen, openOfBatch } from '../../db/requests/cancel.ts';
 import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
@@ -214,6 +215,22 @@ test('canceling a batch refunds its open requests and sends all webhooks', async
   t.is(envelope.webhook?.status, 'delivered');
   t.deepEqual(delivered('/cancelled'), [`${good} completed`, `${open} failed`].sort());
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+});
+
+test('after "batch cancel", lookups end by themselves and all webhooks are sent', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, () => ({ kind: 'pending', jobRef: npi, pollAfterMs: 1000 }));
+  const client = await stack.organization();
+  const url = `${stack.receiver.url}/by-operator`;
+  const { json } = await client.bulk({ npis: [npi], webhook: { url } });
+  await asked(npi);
+  const by = { actor: 'test', reason: 'test' };
+  const open = await openOfBatch(stack.db, json.batch_id);
+  t.is(await cancelOpen(stack.db, by, open), 1);
+  t.like(await client.credits(), { balance: 1000, used: 0 });
+  await closedAs(json.requests[0]?.request_id, 'COMPLETED');
+  await closedAs(json.batch_id, 'COMPLETED');
+  t.deepEqual(delivered('/by-operator'), [`${npi} failed`]);
 });
 
 test('a batch that is canceled before it starts refunds everything and sends webhooks', async (t) => {

@@ -13,7 +13,7 @@ import { SkippedTime } from '../support/skipped-time.ts';
 import { type Stack, type StackOptions, startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// What takes minutes, hours, or days, with the settings that operators have.
+// Tests work that takes minutes, hours, or days, with the default settings.
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;

@@ -15,9 +15,11 @@ from .types import (
     Credits,
     CustomData,
     Delivery,
+    DeliveryStatus,
     Envelope,
     LedgerEntry,
     RequestedType,
+    Resent,
     TestOutcome,
     UsageBy,
     UsageReport,
@@ -146,6 +148,30 @@ class Client:
         path = f"{_delivery_path(batch_id, delivery_id)}/resend"
         delivery: Delivery = self._connection.call("POST", path).body
         return delivery
+
+    def all_deliveries(
+        self,
+        *,
+        status: DeliveryStatus | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Iterator[Delivery]:
+        """Yields the webhook deliveries of all batches, newest first.
+
+        :param since: only those submitted at this time or later. It needs a time zone
+        :param until: only those submitted before this time. It needs a time zone
+        """
+        filters = _given(since, until, status=status)
+        return self._list("/api/v1/deliveries", "deliveries", filters)
+
+    def resend_failed(self, failed_since: datetime) -> Resent:
+        """Sends the deliveries again that failed at this time or later, at most 500.
+
+        :param failed_since: it needs a time zone
+        """
+        body = {"failed_since": failed_since.isoformat()}
+        resent: Resent = self._connection.call("POST", "/api/v1/deliveries/resend", json=body).body
+        return resent
 
     def credits(self) -> Credits:
         """Returns the credits of your organization."""

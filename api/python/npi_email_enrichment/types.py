@@ -175,12 +175,19 @@ class DeliveryAttempt(TypedDict):
 
 class Delivery(TypedDict):
     id: str
+    batch_id: str | None
     request_id: str | None
+    npi: str | None
     status: DeliveryStatus
     created_at: str
     decided_at: str | None
     next_attempt_at: str | None
     attempts: list[DeliveryAttempt]
+
+
+class Resent(TypedDict):
+    resent: int
+    more: bool
 
 
 class CreditsLowData(TypedDict):

@@ -1,5 +1,6 @@
-import postgres, { type Sql, type TransactionSql } from 'postgres';
+import type { Sql, TransactionSql } from 'postgres';
 import { DatabaseError, OperatorProblem, toDatabaseError } from '../../errors.ts';
+import { connect } from '../../tls.ts';
 import { STAGING_TABLES } from './staging.ts';
 
 /**
@@ -33,7 +34,7 @@ export async function connectForImport(
   name: string,
 ): Promise<NppesConnection> {
   let lost = false;
-  const client = postgres(url, {
+  const client = connect(url, {
     max: 1,
     // A second connection would have neither the lock nor the staging tables.
     max_lifetime: null,

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import test from 'ava';
 import { orderByCost, type Situation } from '../../../activities/vendors/order.ts';
+import { VERIFIERS } from '../../../activities/verification/verifiers/catalogue.ts';
 import type { VendorYield } from '../../../db/lookups/spending.ts';
 import { type Simulated, simulate } from '../../support/market.ts';
 
@@ -69,14 +70,32 @@ test('the measured order finds as much as the default order for 20 % less', (t) 
 });
 
 test('deploy/going-live.md shows what each set of keys brings in the simulation', async (t) => {
-  const url = new URL('../../../deploy/going-live.md', import.meta.url);
-  const page = await readFile(url, 'utf8');
+  const page = await readPage('going-live.md');
   for (const [keys, options] of KEYS) {
     const { share, dollars } = simulate(options);
     const row = `| ${keys} | ${Math.round(share)} % | $${dollars.toFixed(2)} |`;
     t.true(page.includes(row), row);
   }
 });
+
+test('deploy/capacity.md shows how many NPIs each verifier can check', async (t) => {
+  const page = await readPage('capacity.md');
+  const { checks } = simulate({});
+  const average = `a lookup needs ${checks.toFixed(1)} checks on average`;
+  t.true(page.includes(average), average);
+  for (const { id, rates } of Object.values(VERIFIERS)) {
+    const perSecond = Math.min(
+      ...rates.map(({ calls, perMs }) => (calls / perMs) * 1000),
+    );
+    const row = `| \`${id}\` | ${perSecond} | ${Math.round(perSecond / checks)} |`;
+    t.true(page.includes(row), row);
+  }
+});
+
+function readPage(name: string): Promise<string> {
+  const url = new URL(`../../../deploy/${name}`, import.meta.url);
+  return readFile(url, 'utf8');
+}
 
 /** The sets of keys in the page, as it names them. */
 const KEYS: readonly (readonly [string, Simulated])[] = [

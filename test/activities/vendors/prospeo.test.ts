@@ -78,7 +78,7 @@ test('a match that Prospeo marks as a free enrichment costs nothing', async (t) 
 });
 
 for (const [about, email, reason] of [
-  // The vendor's own example: revealed, but masked.
+  // The example in the vendor's documentation: `revealed` is true, but the email is masked.
   ['masked', { ...match.person.email, email: 'maryjo.*****@clinic.com' }, 'email_masked'],
   ['not revealed', { ...match.person.email, revealed: false }, 'email_masked'],
   ['empty', { ...match.person.email, email: null }, 'no_email'],

@@ -7,7 +7,7 @@ import {
 import type { Step } from '../../../activities/vendors/vendor.ts';
 import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
-// A time without a zone must not be read as local time, which this zone would reveal.
+// A time without a zone must not be read as local time. In this zone, the tests would notice that.
 process.env.TZ = 'America/New_York';
 
 const KEY = 'key-of-a-test';

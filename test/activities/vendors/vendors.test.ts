@@ -3,7 +3,7 @@ import test from 'ava';
 import { ADAPTERS } from '../../support/adapters.ts';
 import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendors.ts';
 
-// Common behavior of all adapters.
+// Tests the behavior that all adapters share.
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;

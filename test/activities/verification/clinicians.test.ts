@@ -96,14 +96,14 @@ for (const [name, format] of Object.entries(FORMATS)) {
 }
 
 for (const [name, format] of Object.entries(CUTS)) {
-  test(`clinicians own the cut name of ${name}`, (t) => {
+  test(`clinicians own their address with a cut name of ${name}`, (t) => {
     const refused = shareOf(WORK, format, ['other_person', 'shared', 'unclear']);
     t.true(refused.percent <= 1, refused.wrong.join('\n'));
   });
 }
 
 for (const domain of [WORK, FREE_MAIL]) {
-  test(`a stranger's first.last at ${domain} is somebody else`, (t) => {
+  test(`a stranger's first.last address at ${domain} is recognized as another person's`, (t) => {
     const format = FORMATS['first.last'] ?? t.fail();
     const passed = shareOf(domain, format, ['person', 'unclear'], stranger);
     t.true(passed.percent <= 3, passed.wrong.join('\n'));

@@ -15,8 +15,8 @@ import {
 } from '../../support/name-server.ts';
 import { spawnOperator } from '../../support/operator.ts';
 
-// Name servers that lie about domains. Their responses must not count as evidence against an
-// address. The tests use sockets, as in production.
+// Tests that responses of lying name servers do not count as evidence against an address. The tests
+// use sockets, as in production.
 
 const { db, sql, url } = freshDatabase(test);
 const OWN = 'ours.example.com';
@@ -189,6 +189,6 @@ test.serial(
     t.is((await counted()) - before, 1);
     const { code, stdout } = await spawnOperator(url, ['status']);
     t.is(code, 3);
-    t.true(stdout.includes(`name servers are not believed (denied ${OWN}: nxdomain)`));
+    t.true(stdout.includes(`name servers are not trusted (denied ${OWN}: nxdomain)`));
   },
 );

@@ -21,7 +21,7 @@ const FOLDER = new URL('../../../activities/verification/lists/', import.meta.ur
 
 test('the generated lists of domains are up to date with the installed packages', async (t) => {
   for (const [name, text] of Object.entries(built)) {
-    // Not with t.is, which would print thousands of lines.
+    // This does not use t.is, which would print thousands of lines.
     t.true(
       (await readFile(new URL(name, FOLDER), 'utf8')) === text,
       `${name} is old: npm run lists`,
@@ -123,14 +123,14 @@ test('no domain is in both the disposable and the personal lists', (t) => {
   t.deepEqual([...readList('personal', 'personal-more')].filter(isDisposable), []);
 });
 
-test('throwaway mail is not personal, and real mail that a package calls throwaway is', (t) => {
+test('throwaway domains are not personal, but real ones that a package lists are', (t) => {
   for (const domain of THROWAWAY) t.false(isFreeMail(domain), domain);
   for (const domain of THROWAWAY) t.true(isDisposable(domain), domain);
   for (const domain of ['dr.com', 'sdf.org', 'tom.com', 'posteo.de'])
     t.true(isFreeMail(domain) && !isDisposable(domain), domain);
 });
 
-test('organizations are neither personal nor throwaway mail, even if a package says so', (t) => {
+test('domains of organizations are neither personal nor throwaway', (t) => {
   for (const domain of ['nus.edu.sg', 'unican.es', ...readList('organizations')])
     t.false(isFreeMail(domain) || isDisposable(domain), domain);
 });

@@ -33,7 +33,7 @@ for (const [format, ...texts] of [
   });
 }
 
-test('a surname of several words counts in one word, and by its last word', (t) => {
+test('an address may have all words of a surname joined, or only the last one', (t) => {
   const locals = ['ana.delacruz of ANA - DE LA CRUZ', 'bo.lopez of BO - GARCIA LOPEZ'];
   t.is(formatOf(...locals, 'cy.roe of CY - ROE'), 'first.last');
 });
@@ -58,7 +58,7 @@ const patternIn = (format: Format, isVerifiable = true) => {
   return { domain: DOMAIN, format, isVerifiable };
 };
 
-test('the pattern speaks against a surname with an initial if others have full names', (t) => {
+test('an initial with the surname contradicts a pattern of full names', (t) => {
   const ana = person('Ana', 'Cruz', 'Roe');
   for (const local of ['acruz', 'a.cruz', 'cruz.a', 'ajcruz', 'aroe'])
     t.is(testimonyOf(local, patternIn('first.last'), ana), 'against', local);
@@ -68,14 +68,14 @@ test('the pattern speaks against a surname with an initial if others have full n
   t.is(testimonyOf('acruz', patternIn('first.last'), null), null);
 });
 
-test('the pattern speaks for a numbered address where such addresses are usual', (t) => {
+test('a numbered address fits the pattern of a domain with numbered addresses', (t) => {
   const ana = person('Ana', 'Cruz');
   t.is(testimonyOf('qx17', patternIn('numbered'), ana), 'for');
   t.is(testimonyOf('frontdesk', patternIn('numbered'), ana), null);
   t.is(testimonyOf('qx17', patternIn('flast'), ana), null);
 });
 
-test('an address is written only with both whole names, where it can be checked', (t) => {
+test('an address is built only from two full names, and only if a verifier can check it', (t) => {
   const ana = person('Ana', 'De la Cruz');
   t.is(writeEmail(patternIn('first.last'), ana), 'ana.delacruz@clinic.example');
   t.is(writeEmail(patternIn('first.last', false), ana), null);

@@ -261,8 +261,8 @@ for (const id of VERIFIER_IDS) {
     [302, 'protocol status'],
     [401, 'fatal auth'],
     [402, 'fatal credits'],
-    // ZeroBounce's protection against attacks, which is not about the account, and Hunter's rate
-    // limit.
+    // At ZeroBounce, 403 is its protection against attacks and not about our account. At Hunter, it
+    // is the rate limit.
     [
       403,
       {

@@ -12,7 +12,7 @@ import {
   WEBHOOK_RULES,
 } from '../../support/deliveries.ts';
 
-// Receivers that are away or slow: their deliveries cost little and do not delay others.
+// Tests that deliveries to slow or unavailable receivers cost little and do not delay others.
 
 interface Context {
   /** Responses by host. */
@@ -142,7 +142,7 @@ test('a host that is down for one organization still gets webhooks of another on
   answers.set('dead.example', () => SILENT);
   const dead = await life.deliveries(await life.organization(), DEAD, 9);
   for (const id of dead.slice(1)) await life.look(id);
-  // The one attempt at a time is running.
+  // Starts the only attempt that the host may get at a time.
   const reply = Promise.withResolvers<Answer>();
   answers.set('dead.example', ({ url }) =>
     url.endsWith('/hook') ? reply.promise : answered(200),
@@ -182,11 +182,12 @@ test('attempts from before the pause of a webhook host do not pause it again', a
     sql`select 1 from webhook_hosts where open_until is not null`,
   );
   t.is(shut.length, 1);
-  // The host pauses for five seconds. It is tried once all running attempts must have ended.
+  // The host's pause lasts five seconds. After 30 s, all running attempts must have ended, so the
+  // host is tried again.
   await life.time.advance(30_000);
   await silent(5, 7);
   t.deepEqual(await life.look(ids[0] ?? ''), { kind: 'over', state: 'delivered' });
-  // Three new time-outs and two from before are not five.
+  // Two time-outs from before the pause do not add up with three new ones to the limit of five.
   answers.set('dead.example', () => SILENT);
   for (const id of ids.slice(10)) t.like(await life.look(id), { why: 'tried' });
   await silent(7, 9);
@@ -208,7 +209,7 @@ test('a slow webhook host gets ten webhooks at a time and does not delay another
   answers.set('slow.example', () => reply.promise);
   const organization = await life.organization();
   const ids = await life.deliveries(organization, 'https://slow.example/', 30);
-  // All at once, by two workers.
+  // Two workers make all attempts at the same time.
   const second = life.startWorker();
   const waiting: string[] = [];
   const looks = ids.map(async (id, n) => {
@@ -266,7 +267,8 @@ test('the slot of a webhook attempt whose worker died becomes free after 30 s', 
     t.is(claimed.kind, 'attempt');
   }
   await life.time.advance(20_000);
-  // A dead attempt does not count for the duration of attempts, so the wait is that of quick ones.
+  // An attempt whose worker died does not count in the mean duration, so the wait is as short as
+  // for fast attempts.
   t.is(roomAfter(await life.look(next)), 10);
   await life.time.advance(10_000);
   t.deepEqual(await life.look(next), { kind: 'over', state: 'delivered' });

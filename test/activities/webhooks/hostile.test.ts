@@ -7,7 +7,7 @@ import { eventually } from '../../support/organization.ts';
 import { status } from '../../support/receiver.ts';
 import { startStack } from '../../support/stack.ts';
 
-// Misbehaving receivers and resends, through the whole service.
+// Tests deliveries to misbehaving receivers, and resends, with the whole service.
 
 const BY = { actor: 'test', reason: 'test' };
 /** An NPI with a wrong check digit, which ends as `not_found` without a lookup. */

@@ -304,7 +304,7 @@ test('host names and IP addresses that operators block get no webhooks', async (
     refused,
   );
   t.is(trap.connections(), 0);
-  // The other addresses of a name, and similar names, are still reached.
+  // Other addresses of the same name, and names that look similar, are not blocked.
   for (const [host, blocked, answers] of [
     ['any.example', ['127.0.0.2/32'], ['127.0.0.2', '127.0.0.1']],
     ['notvictim.example', ['victim.example'], ['127.0.0.1']],

@@ -12,8 +12,8 @@ import {
   WEBHOOK_RULES,
 } from '../../support/deliveries.ts';
 
-// The life of one delivery from its submit to its last attempt, three days later. The database's
-// clock is advanced by the waits of Temporal.
+// Tests one delivery from its submit to its last attempt, three days later. Instead of waiting, the
+// tests advance the database's clock.
 
 const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };

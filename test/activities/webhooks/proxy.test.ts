@@ -14,7 +14,7 @@ import { silence } from '../../support/behaviors.ts';
 import { startDelivering } from '../../support/deliveries.ts';
 import { type Receiver, startReceiver, status } from '../../support/receiver.ts';
 
-// Deliveries through an HTTP proxy, which still connect to the checked address.
+// Tests that deliveries through an HTTP proxy also connect only to checked addresses.
 
 interface Context {
   dir: string;

@@ -12,8 +12,8 @@ import { examplesOf } from '../../support/conformance.ts';
 import { documentedPython } from '../../support/python.ts';
 import { openapi } from '../../support/site.ts';
 
-// Our signatures, verified by the public Standard Webhooks libraries of two languages, and the test
-// vector of the OpenAPI document, computed by them.
+// Tests our signatures, and the test vector of the OpenAPI document, with the public Standard
+// Webhooks libraries of two languages.
 
 const VERIFY = fileURLToPath(new URL('./standardwebhooks/verify.py', import.meta.url));
 const interpreter = await documentedPython();

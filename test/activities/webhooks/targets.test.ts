@@ -18,8 +18,8 @@ import {
 
 import { RETENTION } from '../../support/organization.ts';
 
-// Limits on deliveries to one host from all organizations, so that deliveries cannot be used for
-// attacks.
+// Tests the limits on deliveries from all organizations to one host, which prevent attacks by
+// deliveries.
 
 interface Context {
   answer: (message: Message) => Answer | Promise<Answer>;
@@ -189,9 +189,9 @@ test('at a new IP address, a proven webhook host gets only twenty attempts an ho
   };
   t.is(await deliver(['2001:db8:0:1::1'], answered(204), 1), 1);
   t.is(await deliver(['192.0.2.7'], answered(404), 22), 20);
-  // Proof for an address covers its whole /64.
+  // A 2xx from one IPv6 address proves its whole /64 network.
   t.is(await deliver(['2001:db8:0:1::2'], answered(404), 2), 2);
-  // A first attempt goes only to proven addresses, and a 2xx proves another network.
+  // A first attempt goes only to proven addresses. The 2xx here also proves the IPv4 address.
   t.is(await deliver(['192.0.2.7', '2001:db8:0:1::2'], answered(204), 5), 5);
   t.is(await deliver(['192.0.2.8'], answered(204), 25), 25);
 });
@@ -239,7 +239,7 @@ test('the counter of webhooks to an IP address is deleted when it is no longer n
 test('a webhook host stays proven until a month after its last 2xx', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
-  // All deliveries are made now, because their requests would be too old later.
+  // Creates all deliveries now, because later their requests would be too old to be delivered.
   const [first = '', second = '', ...others] = await life.deliveries(
     organization,
     HOOK,
@@ -330,7 +330,7 @@ test('the reconciler finds a lost webhook while others wait for a slot', async (
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
-  // Their slot is a moment away.
+  // With the clock stopped, these deliveries keep waiting for their slots.
   await life.time.freeze();
   const waiting = await lookAtAll(
     t,

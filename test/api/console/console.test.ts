@@ -2,70 +2,20 @@ import test, { type ExecutionContext } from 'ava';
 import { revokeKey } from '../../../db/accounts/keys.ts';
 import { fresh } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
+import { status } from '../../support/receiver.ts';
 import { type ApiClient, startStack } from '../../support/stack.ts';
+import { type Seen, Visitor } from '../../support/visitor.ts';
 
-// The console at /console, by HTTP as a browser without scripts uses it.
+// Tests the console by HTTP, as a browser without scripts uses it.
 
-const stack = fresh(test, () => startStack());
+const stack = fresh(test, () =>
+  startStack({ webhookScheduleMs: [0], sweepIntervalMs: 1000 }),
+);
 const NPIS = ['2000000010', '2000000044'];
-
-/** A browser without scripts: it keeps cookies, follows redirects, and sends forms. */
-class Visitor {
-  readonly #cookies = new Map<string, string>();
-
-  async get(path: string): Promise<Seen> {
-    return await this.#send(path, {});
-  }
-
-  /** Sends a form with the token of the page that was seen last. */
-  async post(
-    path: string,
-    fields: Record<string, string>,
-    headers: Record<string, string> = {},
-  ): Promise<Seen> {
-    const body = new URLSearchParams(fields);
-    return await this.#send(path, { method: 'POST', body, headers });
-  }
-
-  async signIn(apiKey: string): Promise<Seen> {
-    const { token } = await this.get('/console/sign-in');
-    return await this.post('/console/sign-in', { form_token: token, api_key: apiKey });
-  }
-
-  async #send(path: string, init: RequestInit): Promise<Seen> {
-    const cookie = [...this.#cookies].map(([name, value]) => `${name}=${value}`);
-    const response = await fetch(new URL(path, stack.baseUrl), {
-      ...init,
-      headers: { ...init.headers, cookie: cookie.join('; ') },
-      redirect: 'manual',
-    });
-    for (const line of response.headers.getSetCookie()) {
-      const [, name = '', value = ''] = /^([^=]+)=([^;]*)/.exec(line) ?? [];
-      if (/max-age=0/i.test(line)) this.#cookies.delete(name);
-      else this.#cookies.set(name, value);
-    }
-    const to = response.headers.get('location');
-    if (to !== null) {
-      await response.text();
-      return await this.get(to);
-    }
-    const text = await response.text();
-    const token = /name="form_token" value="([^"]+)"/.exec(text)?.[1] ?? '';
-    const { status, headers } = response;
-    return { path, status, headers, text, token };
-  }
-}
-
-interface Seen {
-  readonly path: string;
-  readonly status: number;
-  readonly headers: Headers;
-  readonly text: string;
-  readonly token: string;
-}
+const SIGN_IN = /^\/console\/sign-in(\?|$)/;
 
 async function signedIn(t: ExecutionContext, client: ApiClient): Promise<Visitor> {
-  const visitor = new Visitor();
+  const visitor = new Visitor(stack.baseUrl);
   const { path, status } = await visitor.signIn(client.apiKey);
   t.deepEqual([path, status], ['/console', 200]);
   return visitor;
@@ -89,21 +39,84 @@ test('a visitor signs in with an API key, and sees credits and batches', async (
   const batchId = await completedBatch(client);
   const visitor = await signedIn(t, client);
   const { text } = await visitor.get('/console');
+  t.regex(text, /<dt>Requests a minute<\/dt><dd>100,000<\/dd>/);
   t.regex(text, /<dt>Available credits<\/dt><dd>499<\/dd>/);
   t.true(text.includes(`href="/console/batches/${batchId}"`));
-  t.regex(text, /<rect [^>]+height="100"><title>20\S+: 1 found<\/title>/);
+  t.regex(text, /<rect [^>]+height="50"><title>20\S+: 1 found<\/title>/);
+  t.regex(text, /<p>Emails found: 1\. Credits used: 1\.<\/p>/);
+  t.regex(text, /<span>2<\/span><span>1<\/span><span>0<\/span>/);
+  t.regex(text, /<span>20\d\d-\d\d-01<\/span><span>20\d\d-\d\d-(?:28|29|30|31)<\/span>/);
   t.regex(text, /data-label="Not found">1<\/td>/);
   t.false(text.includes(client.apiKey));
   t.notRegex(text, /Sandbox/);
 });
 
+test('the overview shows the usage of an earlier month', async (t) => {
+  const visitor = await signedIn(t, await stack.organization(500));
+  const { text } = await visitor.get('/console?month=2026-01');
+  t.regex(text, /Emails found in January 2026/);
+  t.regex(text, /Nothing was looked up in this month/);
+  t.regex(text, /href="\/console\?month=2025-12#usage"/);
+  t.regex(text, /href="\/console\?month=2026-02#usage"/);
+});
+
 test('without a valid key, there is no session, and the page says why', async (t) => {
-  const visitor = new Visitor();
-  t.is((await visitor.get('/console')).path, '/console/sign-in');
-  const { status, text } = await visitor.signIn('npe_wrong');
-  t.is(status, 401);
-  t.regex(text, /role="alert">The API key is not valid\./);
-  t.is((await visitor.get('/console/batches')).path, '/console/sign-in');
+  const { apiKey } = await stack.organization(10);
+  const visitor = new Visitor(stack.baseUrl);
+  t.regex((await visitor.get('/console')).path, SIGN_IN);
+  const wrong: readonly (readonly [string, RegExp])[] = [
+    ['ana@clinic.example', /It does not begin with/],
+    [apiKey.slice(0, -1), /Check it for missing characters/],
+    [apiKey.replace('_', '_ '), /It contains spaces/],
+    ['npe_00000000000000000000000000000044v2zE', /complete, but we do not know it/],
+  ];
+  for (const [key, hint] of wrong) {
+    const { status, text } = await visitor.signIn(key);
+    t.is(status, 401);
+    t.regex(text, /role="alert">The API key is not valid\./);
+    t.regex(text, hint);
+    t.false(text.includes(key));
+  }
+  t.regex((await visitor.get('/console/batches')).path, SIGN_IN);
+});
+
+test('after the sign-in, the visitor sees the requested page', async (t) => {
+  const { apiKey } = await stack.organization(10);
+  const visitor = new Visitor(stack.baseUrl);
+  const asked = '/console/batches?status=completed';
+  const { token, text } = await visitor.get(asked);
+  const [, next = ''] = /name="next" value="([^"]+)"/.exec(text) ?? [];
+  const form = { form_token: token, api_key: apiKey, next: next.replace('&#x3D;', '=') };
+  const { path } = await visitor.post('/console/sign-in', form);
+  t.is(path, asked);
+});
+
+test('the sign-in leads only to pages of the console', async (t) => {
+  const { apiKey } = await stack.organization(10);
+  const foreign = [
+    'https://a.example',
+    '//a.example',
+    '/consoles',
+    '/docs',
+    '/console\n',
+  ];
+  for (const next of foreign) {
+    const visitor = new Visitor(stack.baseUrl);
+    const query = new URLSearchParams({ next });
+    const { token, text } = await visitor.get(`/console/sign-in?${query}`);
+    t.regex(text, /name="next" value="\/console"/, next);
+    const fields = { form_token: token, next, api_key: apiKey };
+    t.is((await visitor.post('/console/sign-in', fields)).path, '/console', next);
+  }
+});
+
+test('a form that is sent after the session ended leads to the overview', async (t) => {
+  const client = await stack.organization(10);
+  const visitor = await signedIn(t, client);
+  const { token } = await visitor.get('/console/submit');
+  await visitor.post('/console/sign-out', { form_token: token });
+  const after = await visitor.post('/console/submit', { form_token: token });
+  t.is(after.path, '/console/sign-in');
 });
 
 test('a form without its token is rejected', async (t) => {
@@ -128,12 +141,17 @@ test('a form from another site is rejected, even with its token', async (t) => {
   t.is((await visitor.get('/console')).path, '/console');
 });
 
-test('rejected forms leave no place taken in the queue of submits', async (t) => {
-  // 100 requests of an organization can wait. The rate limit rejects all forms but a few.
+test('a rejected form gives its place in the submit queue back', async (t) => {
+  // The queue has 100 places for an organization. The rate limit rejects most of these forms.
   const client = await stack.organization(10, 6);
   const visitor = await signedIn(t, client);
   const { token } = await visitor.get('/console/submit');
-  const fields = { form_token: token, idempotency_key: 'x', type: 'any', npis: '1' };
+  const fields = {
+    form_token: token,
+    idempotency_key: 'x',
+    type: 'any',
+    npis: NPIS[0] ?? '',
+  };
   const texts: string[] = [];
   for (let n = 0; n < 120; n += 1)
     texts.push((await visitor.post('/console/submit', fields)).text);
@@ -141,7 +159,7 @@ test('rejected forms leave no place taken in the queue of submits', async (t) =>
   t.false(texts.some((text) => text.includes('Too many of your requests')));
 });
 
-test('a form that is too large says so', async (t) => {
+test('a form that is too large gets an error that says what fits', async (t) => {
   const client = await stack.organization(10);
   const visitor = await signedIn(t, client);
   const { token } = await visitor.get('/console/submit');
@@ -159,7 +177,7 @@ test('signing out ends the session', async (t) => {
   const { token } = await visitor.get('/console');
   const after = await visitor.post('/console/sign-out', { form_token: token });
   t.is(after.path, '/console/sign-in');
-  t.is((await visitor.get('/console')).path, '/console/sign-in');
+  t.regex((await visitor.get('/console')).path, SIGN_IN);
 });
 
 test('a revoked key ends the session within a second', async (t) => {
@@ -167,7 +185,7 @@ test('a revoked key ends the session within a second', async (t) => {
   const visitor = await signedIn(t, client);
   await revokeKey(stack.db, { actor: 'test', reason: 'test' }, client.keyId);
   await eventually(async () =>
-    (await visitor.get('/console')).path === '/console/sign-in' ? true : null,
+    SIGN_IN.test((await visitor.get('/console')).path) ? true : null,
   );
   t.pass();
 });
@@ -194,6 +212,9 @@ test('the session cookie is encrypted, and scripts and other sites cannot use it
   ])
     t.regex(session, attribute);
   t.regex(session, /Max-Age=28800/);
+  // A copy of the cookie ends too: the sixth part of its seal is the time of its end.
+  const endsInMs = Number(session.split('*')[5]) - Date.now();
+  t.true(endsInMs > 28_000_000 && endsInMs <= 28_800_000, String(endsInMs));
   t.false(session.includes(client.apiKey));
 });
 
@@ -219,11 +240,15 @@ test('NPIs are submitted from the console, once per form', async (t) => {
   const { text, token } = await visitor.get('/console/submit');
   const idempotency_key = /name="idempotency_key" value="([^"]+)"/.exec(text)?.[1] ?? '';
   const form = { form_token: token, idempotency_key, type: 'any' };
-  const wrong = await visitor.post('/console/submit', { ...form, npis: '2000000010 12' });
+  const wrong = await visitor.post('/console/submit', {
+    ...form,
+    npis: '2000000010 12 x',
+  });
   t.is(wrong.status, 422);
-  t.regex(wrong.text, /role="alert">12: String should match/);
-  t.regex(wrong.text, />2000000010 12<\/textarea>/);
-  const npis = '2000000010, 2000000044\n2000000028';
+  t.regex(wrong.text, /role="alert">12 has 2 instead of 10 digits\. x is not a number/);
+  t.regex(wrong.text, /<textarea [^>]+ autofocus /);
+  t.regex(wrong.text, />2000000010 12 x<\/textarea>/);
+  const npis = 'NPI\n2000000010.0, 2000000044\n2000000028';
   const first = await visitor.post('/console/submit', { ...form, npis });
   const again = await visitor.post('/console/submit', { ...form, npis });
   t.regex(first.path, /^\/console\/batches\/bat_/);
@@ -262,6 +287,12 @@ test('no page of the console shows anything of another organization', async (t) 
   }
   t.is((await stranger.post(resend, { form_token: token })).status, 404);
   t.false((await stranger.get('/console/batches')).text.includes(batchId));
+  t.false((await stranger.get('/console/deliveries')).text.includes(batchId));
+  const failed = await failedBatch(owner, '/console/foreign');
+  const form = { form_token: token, failed_since: '2020-01-01' };
+  const resent = await stranger.post('/console/deliveries', form);
+  t.regex(resent.text, /No delivery has failed for good since then\./);
+  t.is((await owner.batch(failed)).webhook?.status, 'failed');
 });
 
 test('the list of batches has filters, and says what is wrong with them', async (t) => {
@@ -278,12 +309,110 @@ test('the list of batches has filters, and says what is wrong with them', async 
   t.true(await has(`since=${today}&until=${today}`));
   const wrong = await visitor.get('/console/batches?npi=12');
   t.is(wrong.status, 422);
-  t.regex(wrong.text, /npi: String should match/);
+  t.regex(
+    wrong.text,
+    /id="npi-problem" class="problem" role="alert">String should match/,
+  );
+});
+
+/** Returns the value of an attribute without its entities. */
+function plain(value = ''): string {
+  return value.replaceAll('&#x3D;', '=').replaceAll('&amp;', '&');
+}
+
+/** Submits a batch whose deliveries have failed. */
+async function failedBatch(client: ApiClient, path: string): Promise<string> {
+  stack.receiver.setBehavior(path, status(410));
+  const webhook = { url: `${stack.receiver.url}${path}`, mode: 'batch' };
+  const { json } = await client.bulk({ npis: NPIS, webhook });
+  await eventually(async () => {
+    const { webhook } = await client.batch(json.batch_id);
+    return webhook?.status === 'pending' ? null : true;
+  });
+  stack.receiver.setBehavior(path, null);
+  return json.batch_id;
+}
+
+test('the page of webhooks shows deliveries of all batches, with filters', async (t) => {
+  const client = await stack.organization(500);
+  const visitor = await signedIn(t, client);
+  const empty = await visitor.get('/console/deliveries');
+  t.regex(empty.text, /class="empty">There are no deliveries yet\./);
+  t.regex(empty.text, /href="\/console\/deliveries" aria-current="page">Webhooks</);
+  const delivered = await completedBatch(client);
+  const failed = await failedBatch(client, '/console/filters');
+  const { text } = await visitor.get('/console/deliveries');
+  for (const id of [delivered, failed])
+    t.true(text.includes(`href="/console/batches/${id}"`));
+  t.regex(text, /data-label="What happened">Your receiver accepted it\. Status 200\./);
+  t.regex(text, /responded with a status that is not 2xx\. Status 410\./);
+  t.regex(text, /data-label="Attempts">1</);
+  const today = new Date().toISOString().slice(0, 10);
+  const query = `status=failed&since=${today}&until=${today}`;
+  const filtered = (await visitor.get(`/console/deliveries?${query}`)).text;
+  t.true(filtered.includes(failed));
+  t.false(filtered.includes(delivered));
+  t.regex(filtered, /<option selected>failed</);
+  const none = await visitor.get('/console/deliveries?until=2020-01-01');
+  t.regex(none.text, /No delivery matches these filters\./);
+  const wrong = await visitor.get('/console/deliveries?since=2026-02-30');
+  t.is(wrong.status, 422);
+  t.regex(wrong.text, /id="since-problem" class="problem" role="alert">Enter a day/);
+  t.is((await visitor.get('/console/deliveries?cursor=x')).status, 422);
+});
+
+test('deliveries are sent again from the page of webhooks, one or all failed', async (t) => {
+  const client = await stack.organization(500);
+  const visitor = await signedIn(t, client);
+  const path = '/console/again';
+  await failedBatch(client, path);
+  const received = async (count: number) =>
+    await eventually(async () => {
+      const all = stack.receiver.deliveries().filter((one) => one.path === path);
+      const { text } = await visitor.get('/console/deliveries?status=pending');
+      return all.length === count && text.includes('No delivery matches') ? true : null;
+    });
+  const { text, token } = await visitor.get('/console/deliveries?status=failed');
+  const action = /action="([^"]+\/resend)"/.exec(text)?.[1] ?? '';
+  const list = plain(/name="list" value="([^"]+)"/.exec(text)?.[1]);
+  stack.receiver.setBehavior(path, status(410));
+  const after = await visitor.post(action, { form_token: token, list });
+  t.regex(after.path, /^\/console\/deliveries\?status=failed/);
+  await received(2);
+  stack.receiver.setBehavior(path, null);
+  const form = { form_token: token };
+  const wrong = await visitor.post('/console/deliveries', { ...form, failed_since: 'x' });
+  t.is(wrong.status, 422);
+  t.regex(
+    wrong.text,
+    /id="failed_since-problem" class="problem" role="alert">Enter a day/,
+  );
+  const failed_since = new Date().toISOString().slice(0, 10);
+  const all = await visitor.post('/console/deliveries', { ...form, failed_since });
+  t.regex(all.text, /role="status">Failed deliveries that are sent again: 1\./);
+  await received(3);
+  const none = await visitor.post('/console/deliveries', { ...form, failed_since });
+  t.regex(none.text, /role="status">No delivery has failed for good since then\./);
+});
+
+test('a page of webhooks links to older deliveries with the same filters', async (t) => {
+  const client = await stack.organization(500);
+  const visitor = await signedIn(t, client);
+  const webhook = { url: stack.receiver.url };
+  const npis = Array.from({ length: 60 }, () => '1000000011');
+  await client.bulk({ npis, webhook });
+  const first = await visitor.get('/console/deliveries?until=2100-01-01');
+  const older = plain(/href="([^"]+)" rel="next"/.exec(first.text)?.[1]);
+  t.regex(older, /until=2100-01-01/);
+  const rows = ({ text }: Seen) => text.split('data-label="Delivery"').length - 1;
+  t.deepEqual([rows(first), rows(await visitor.get(older))], [50, 10]);
 });
 
 test('a sandbox session is marked', async (t) => {
   const live = await stack.organization(10);
   const sandbox = await stack.sandboxOf(live);
-  const visitor = new Visitor();
-  t.regex((await visitor.signIn(sandbox.apiKey)).text, /class="badge sandbox">Sandbox</);
+  const visitor = new Visitor(stack.baseUrl);
+  const { text } = await visitor.signIn(sandbox.apiKey);
+  t.regex(text, /class="badge sandbox">Sandbox</);
+  t.regex(text, /emails are invented and nothing is charged/);
 });

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import test from 'ava';
 
-// The tables of the page about limits, compared with the constants of the code.
+// Compares the tables of the page about limits with the constants in the code.
 
 const ROOT = new URL('../../../', import.meta.url);
 const page = readFileSync(new URL('api/docs/limits.md', ROOT), 'utf8');
@@ -25,10 +25,11 @@ function constant(file: string, name: string): number {
 for (const [row, file, name, unit] of [
   ['NPIs of a submit', 'api/http/submit-body.ts', 'MAX_NPIS', 1],
   ['body of a request', 'api/http/json-body.ts', 'MAX_BODY_BYTES', 1024],
+  ['time in which a request must arrive', 'api/http/connection.ts', 'ARRIVAL_MS', 1000],
   [
-    'time in which a request must arrive',
-    'api/http/connection.ts',
-    'requestTimeout',
+    'time in which a file must arrive in the console',
+    'api/console/console.ts',
+    'FILE_MS',
     1000,
   ],
   ['custom_data', 'api/http/submit-body.ts', 'MAX_CUSTOM_DATA_BYTES', 1],

@@ -11,7 +11,7 @@ import { eventually } from '../../support/organization.ts';
 import { SITE } from '../../support/site.ts';
 import { startStack } from '../../support/stack.ts';
 
-// Sends what the recipes of the page about no-code tools make each tool send.
+// Sends the requests that each no-code tool sends if a reader follows the page about it.
 
 const stack = fresh(test, () => startStack({ allSources: true }));
 const client = fresh(test, () => stack.organization(1000));

@@ -7,7 +7,7 @@ import { fresh } from '../../support/database.ts';
 import { SITE } from '../../support/site.ts';
 import { startApi } from '../../support/stack.ts';
 
-// The pages at /docs for readers, browsers and language models.
+// Tests the pages at /docs, as HTML for browsers and as Markdown for language models.
 
 // Opened first, because AVA starts right after the first test is declared.
 const browser = await openBrowser();
@@ -62,7 +62,7 @@ test('/llms-full.txt has the text of every page', async (t) => {
   }
 });
 
-test('a wrong path has a page for browsers, and a problem for programs', async (t) => {
+test('a wrong path returns a page to browsers and problem JSON to programs', async (t) => {
   const page = await get('/docs/nothing', { headers: { accept: 'text/html,*/*' } });
   t.is(page.status, 404);
   t.regex(page.headers.get('content-type') ?? '', /^text\/html/);
@@ -150,6 +150,10 @@ inBrowser('every link of a page leads to an existing page and heading', async (t
         elements.map(({ href }) => href),
       );
       links.push(...hrefs.map((href) => ({ from: path, href })));
+      const wrong = await page.evaluate(
+        '[...document.images].filter((one) => one.naturalWidth === 0).map(({ src }) => src)',
+      );
+      t.deepEqual(wrong, []);
     });
   }
   const broken: string[] = [];

@@ -6,7 +6,7 @@ import { fresh } from '../../support/database.ts';
 import { examples } from '../../support/documented/examples.ts';
 import { startApi } from '../../support/stack.ts';
 
-// The Python package as the API serves it. `npm run clients` installs it with pip.
+// Tests the Python package that the API serves. `npm run clients` installs it with pip.
 
 const api = fresh(test, () => startApi());
 const addresses = examples().flatMap(({ text }) => text.match(/\/docs\/\S+\.whl/g) ?? []);

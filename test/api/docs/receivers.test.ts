@@ -13,7 +13,8 @@ import { eventually } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { documentedPython } from '../../support/python.ts';
 
-// The receivers of api/docs/webhooks.md, unchanged, against deliveries signed by our code.
+// Runs the receivers of api/docs/webhooks.md unchanged, and sends them deliveries that our code
+// signed.
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const SECRET = newSecret();
@@ -59,8 +60,8 @@ for (const [name, file, command] of [
       for (const [what, parts] of Object.entries(refused))
         t.is(await send(parts), 400, what);
 
-      // A delivery that is sent again with a new timestamp, and a batch that contains one of its
-      // results.
+      // The receiver gets a delivery again with a new timestamp, and a batch with a result that it
+      // already has.
       t.is(await send(first), 204);
       t.is(
         await send({ body: bodyOf('req_2', 'req_5'), secrets: [newSecret(), SECRET] }),

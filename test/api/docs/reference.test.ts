@@ -3,7 +3,7 @@ import { openBrowser, visit } from '../../support/browser.ts';
 import { fresh } from '../../support/database.ts';
 import { startApi } from '../../support/stack.ts';
 
-// The reference, which Scalar renders in the browser.
+// Tests the reference page, which Scalar renders in the browser.
 
 // Opened first, because AVA starts right after the first test is declared.
 const browser = await openBrowser();

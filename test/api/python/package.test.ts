@@ -15,8 +15,8 @@ import { fresh, freshDatabase } from '../../support/database.ts';
 import { documentedPython } from '../../support/python.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 
-// The Python package against the API. `work` settles requests in place of workers, and a gateway
-// between them can fail.
+// Tests the Python package with the API. `work` settles requests instead of workers, and a gateway
+// between package and API can fail.
 
 // Found first, because AVA starts right after the first hook is declared.
 const python = await documentedPython();
@@ -62,7 +62,7 @@ async function call(given: object): Promise<Outcome> {
 }
 
 function optionsOf(client: ApiClient, baseUrl = api.baseUrl) {
-  // Less than AVA's time-out.
+  // This is less than AVA's time-out.
   return { patience: 120, api_key: client.apiKey, base_url: baseUrl };
 }
 
@@ -225,8 +225,8 @@ inPython('the package submits no batch that could exceed max_credits', async (t)
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
   const given = { ...optionsOf(client, url), npis: npisFrom(6000, 180) };
-  // The first batch costs at most 60 and in fact 30, after the second it is at most 90 and in fact
-  // 60. The third could make it 120.
+  // Each batch can cost 60 credits, and in fact costs 30. After two batches, 60 credits are used. A
+  // third batch could bring the total to 120.
   t.is((await call({ ...given, max_credits: 100 })).error?.code, 'max_credits');
   t.is(submits(passed).length, 2);
   const personal = await call({ ...given, max_credits: 179, type: 'personal' });

@@ -82,7 +82,7 @@ test('the error about a port that is in use names the port and says what to do',
   const address = squatter.address();
   const port = typeof address === 'object' && address !== null ? address.port : 0;
   const message = new RegExp(
-    `^Port ${port} on 127\\.0\\.0\\.1, where .* is to listen, is taken: .*another port`,
+    `^Port ${port} on 127\\.0\\.0\\.1, which .* needs, is in use: .*another port`,
   );
   await t.throwsAsync(() => startPostgres({ port }), { message });
   const temporal = { cli: testSetting('TEST_TEMPORAL_CLI'), namespace: 'default' };

@@ -75,7 +75,7 @@ test("the receiver's error about a port that is in use names the port", async (t
   const port = Number(new URL(receiver.url).port);
   const error = await t.throwsAsync(startReceiver(port, dir, []), {
     instanceOf: OperatorProblem,
-    message: /is taken/,
+    message: /is in use/,
   });
   t.true(error?.message.includes(String(port)));
 });

@@ -259,7 +259,7 @@ test("the simulator's error about a port that is in use is one clear sentence", 
   const { running } = await simulator(t);
   const port = Number(new URL(running.urls.rocketreach).port);
   await t.throwsAsync(createSimulator({ port, speed: 1, apiKey: KEY }), {
-    message: /simulator.* is taken/,
+    message: /simulator.* is in use/,
   });
 });
 

@@ -31,7 +31,7 @@ import {
 } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 
-// Uses `npm start` as a newcomer does.
+// Runs `npm start` as a new user does.
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const START = fileURLToPath(new URL('../../../deploy/local/start.ts', import.meta.url));
@@ -171,7 +171,7 @@ async function occupy(
   port: number,
 ): Promise<{ readonly port: number; free(): Promise<void> }> {
   const server: Server = createServer().listen(port, '127.0.0.1');
-  // If another program has the port, that serves as well.
+  // If another program already listens on the port, the test uses that.
   await Promise.race([once(server, 'listening'), once(server, 'error')]).catch(() => {});
   const address = server.address();
   const free = async () => {
@@ -202,6 +202,7 @@ test.serial(
     t.deepEqual(Object.keys(facts).sort(), [
       'api_key',
       'base_url',
+      'console_key',
       'database_url',
       'organization_id',
       'ports',
@@ -282,8 +283,19 @@ test.serial(
     t.is((await stat(join(folder, '.local', 'stack.json'))).mode & 0o777, 0o600);
     t.true(second.output().includes('Balance: 988 before, 988 after'));
     t.true(second.output().includes('fails after 1m here'));
+    const id = facts.organization_id;
+    await operator(folder, 'credits', 'adjust', id, '-988', '--reason', 'spent');
     second.process.kill('SIGTERM');
     t.is(await second.exited(), 0);
+
+    const third = start(t, folder, ['--port', '0']);
+    await up(third);
+    t.true(third.output().includes('too few credits for the demonstration'));
+    const grant = ['credits', 'grant', 'Demonstration', '1000', '--reason', 'demo'];
+    t.true(third.output().includes(grant.slice(0, 4).join(' ')));
+    await operator(folder, ...grant);
+    third.process.kill('SIGTERM');
+    t.is(await third.exited(), 0);
   },
 );
 
@@ -330,7 +342,7 @@ test.serial(
     const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
     t.regex(
       first.output().trim(),
-      new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`),
+      new RegExp(`^start: Port ${port} .* is in use: .*--port.*\\.$`),
     );
     const other = running.find((one) => one !== first);
     other?.process.kill('SIGTERM');
@@ -363,7 +375,7 @@ test.serial(
       address: testSetting('TEST_TEMPORAL_ADDRESS'),
     });
     t.teardown(() => connection.close());
-    // Work of another deployment, on the queue that every deployment uses.
+    // A workflow of another deployment. All deployments use the same task queue.
     const theirs = await new Client({ connection }).workflow.start(WORKFLOWS.batch, {
       taskQueue: TASK_QUEUE,
       workflowId: randomUUID(),
@@ -382,7 +394,7 @@ test.serial(
     const { batchId, found } = await lookUp(facts, facts.api_key, '2000000010');
     t.regex(found?.email ?? '', /^rowan\.ashdown@/);
     const namespace = facts.temporal_namespace;
-    // Ends the test if the namespace is not the stack's, because others must not be deleted.
+    // Fails if this is another stack's namespace. The teardown must not delete that one.
     t.regex(namespace, /^local-stack-/);
     t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
     const own = new Client({ connection, namespace });
@@ -401,8 +413,8 @@ test.serial(
     t.is(again.organization_id, facts.organization_id, 'the database is known again');
     t.is(again.temporal_namespace, namespace);
 
-    // The operator command finds the stack and its Temporal by itself. Doctor checks a batch there
-    // that is old enough. Changes by the command are made in the stack.
+    // The operator command finds the stack and its Temporal by itself, and its changes are made
+    // there. Doctor skips new batches, so this batch is made older.
     const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', {
       npi: '2000000101',
     });
@@ -413,7 +425,7 @@ test.serial(
       return (await withSql(database.url, age)).count === 1 || null;
     });
     const doctor = await operator(away, 'doctor');
-    // Whether fairness is on is not shown before a task has waited.
+    // Temporal does not show whether fairness is on until a task has waited.
     t.regex(
       doctor.stdout,
       /^(?:Temporal does not show whether fairness is on: .*\n\n)?\d+ checks in .*: no findings\n$/,
@@ -522,7 +534,7 @@ test.serial(
     t.is(await running.exited(), 1);
     t.regex(
       running.output().trim(),
-      new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`),
+      new RegExp(`^start: Port ${port} .* is in use: .*--port.*\\.$`),
     );
   },
 );
@@ -541,7 +553,7 @@ test.serial(
     t.is(await variable.exited(), 1);
     t.regex(
       variable.output(),
-      /^start: .*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/,
+      /^start: .*is wrong:\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/,
     );
   },
 );

@@ -8,7 +8,7 @@ import { temporaryFolder, withSql } from '../../support/database.ts';
 import { test } from '../../support/on-server.ts';
 import { eventually } from '../../support/organization.ts';
 
-// Temporal's real server on PostgreSQL.
+// Tests the start of Temporal's real server on PostgreSQL.
 
 const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
 

@@ -59,7 +59,7 @@ test('each workplace of a clinician is stored once, even without an employer gro
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [
     row(npi(1)),
-    // The same workplace through another enrollment.
+    // The same workplace again, with another enrollment ID.
     row(npi(1), { Ind_enrl_ID: 'I20040309000221' }),
     row(npi(1), {
       org_pac_id: '77',

@@ -123,7 +123,7 @@ test('a CSV row may span at most fifty lines, so an unclosed quote is found soon
   const [broken, ...rest] = rowsOf(`"open${'\n"x'.repeat(60)}","b"\n"c","d"\n`, 2);
   t.like(broken, { line: 1, whole: false });
   t.deepEqual(rest.at(-1), { line: 62, whole: true, cells: ['c', 'd'] });
-  // Four megabytes. Reading them again for each of a million lines would take minutes.
+  // Four megabytes. Reading the same bytes again for each of a million lines would take minutes.
   const lines = 1_300_000;
   const reader = new CsvReader(2);
   let rows = 0;

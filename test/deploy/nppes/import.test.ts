@@ -373,7 +373,7 @@ test('later imports leave out erased addresses and count them as erased', async 
     endpoint: { read: 2, inserted: 0, unchanged: 1, erased: 1 },
   });
   t.deepEqual(await endpoints(), left);
-  const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0] });
+  const checks = await diagnose(db, { ...RULES, webhookScheduleMs: [0] });
   t.is(checks.find(({ code }) => code === 'erased_but_held')?.findings, 0);
 });
 
@@ -415,8 +415,8 @@ test('an import replaces endpoints, names, and locations only for the NPIs in it
     address_key: '9 OAK AVE|80202',
   });
 
-  // The first has a changed endpoint and no location, the organization has lost a name, the third
-  // is not in the file.
+  // The first provider has a changed endpoint and no location. The organization has lost a name.
+  // The third provider is not in the file.
   const changed = { 'Last Update Date': '08/12/2026' };
   await writeMember(week, 'npidata', WEEK, [
     personRow(npi(1), changed),

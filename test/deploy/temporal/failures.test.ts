@@ -6,7 +6,8 @@ import { eventually } from '../../support/organization.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
 import { createScriptedVendor } from '../../support/vendors.ts';
 
-// Histories are shown to people, so failures must not contain paths of the worker's machine.
+// Tests that failures contain no paths of the worker's machine, because operators can read
+// histories.
 
 const NPI = '2000000010';
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));

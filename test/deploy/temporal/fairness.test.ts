@@ -8,13 +8,12 @@ import { startRefusing } from '../../support/refusing.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 
-// Worker and doctor say whether Temporal serves organizations in turn.
+// Tests that the worker and the doctor report if Temporal does not serve organizations in turn.
 
 const WARNING = 'Temporal does not serve organizations in turn';
 
 /**
- * Starts a service with a Temporal of its own, in which no task has waited yet, and without a
- * worker.
+ * Starts a service with its own Temporal, in which no task has waited yet, and without a worker.
  */
 async function startService(t: ExecutionContext, isFair: boolean) {
   const temporal = await startTemporal({
@@ -22,7 +21,7 @@ async function startService(t: ExecutionContext, isFair: boolean) {
     namespace: 'default',
     dynamicConfig: {
       'matching.enableFairness': isFair,
-      // So that the first partition, which is looked at, has every task.
+      // The check reads only the first partition, so all tasks must be in it.
       'matching.numTaskqueueReadPartitions': 1,
       'matching.numTaskqueueWritePartitions': 1,
     },

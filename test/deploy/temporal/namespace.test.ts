@@ -13,7 +13,7 @@ import { runProgram } from '../../support/programs.ts';
 import { startRefusing } from '../../support/refusing.ts';
 import { startStack } from '../../support/stack.ts';
 
-// The work that every worker does every five minutes.
+// Tests the maintenance of the namespace, which every worker does every five minutes.
 
 const log = pino({ level: 'silent' });
 const stack = fresh(test, () => startStack());
@@ -61,7 +61,7 @@ test("migrate creates Temporal's namespace and search attributes if they are mis
   for (let time = 1; time <= 2; time += 1) {
     t.deepEqual(await migrate({ TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE }), {
       code: 0,
-      stdout: `migrate: the database has the newest schema\nmigrate: the namespace ${TEMPORAL_NAMESPACE} of Temporal has its search attributes\n`,
+      stdout: `migrate: the database has the newest schema and all rights\nmigrate: the namespace ${TEMPORAL_NAMESPACE} of Temporal has its search attributes\n`,
       stderr: '',
     });
     t.true(await isComplete(TEMPORAL_NAMESPACE));
@@ -77,7 +77,7 @@ test('migrate prints commands to run if it has no right to change the namespace'
   });
   t.deepEqual(
     [refused.code, refused.stdout],
-    [0, 'migrate: the database has the newest schema\n'],
+    [0, 'migrate: the database has the newest schema and all rights\n'],
   );
   t.regex(
     refused.stderr,

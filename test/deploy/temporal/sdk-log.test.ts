@@ -1,3 +1,4 @@
+import { ApplicationFailure } from '@temporalio/common';
 import type { LogEntry } from '@temporalio/worker';
 import test from 'ava';
 import { createLog } from '../../../deploy/log.ts';
@@ -53,6 +54,14 @@ test('a failed workflow task is logged with the failure type that Temporal repor
     written(begun, ['WARN', TASK, { ...CORE, ...RUN, failure }]).last.failure_type;
   t.is(ofType(failed(info)), 'Refusal.batch_missing');
   t.is(ofType(failed('None', 'NonDeterministicError')), 'NonDeterministicError');
+});
+
+test('a failed activity is logged with the type of its failure', (t) => {
+  const error = ApplicationFailure.create({ message: CANARY, type: 'Database.53300' });
+  const about = { ...BEGUN, activityType: 'askVendor', error };
+  const { last, text } = written(['WARN', 'Activity failed', about]);
+  t.like(last, { activity: 'askVendor', failure_type: 'Database.53300' });
+  t.false(text.includes(CANARY));
 });
 
 test('a connection error of the Temporal SDK is logged with its gRPC code', (t) => {

@@ -10,7 +10,7 @@ import { openTestDatabase, testSetting } from '../../support/database.ts';
 import { runProgram } from '../../support/programs.ts';
 import { startRefusing } from '../../support/refusing.ts';
 
-// Each wrong setting of Temporal has its own sentence, which names the setting.
+// Tests that each wrong setting of Temporal causes an error that names the setting.
 
 /** Starts a TLS server with an unsigned certificate. */
 async function startTls(t: ExecutionContext): Promise<string> {
@@ -66,7 +66,7 @@ test('a wrong Temporal API key and missing rights are reported', async (t) => {
   const key = await startRefusing(t, 16);
   t.is(
     await trouble({ TEMPORAL_ADDRESS: key }),
-    `Temporal at ${key} refuses the key; check TEMPORAL_API_KEY`,
+    `Temporal at ${key} rejects the key; check TEMPORAL_API_KEY`,
   );
   const rights = await startRefusing(t, 7);
   t.regex(

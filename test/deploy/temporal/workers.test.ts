@@ -7,7 +7,8 @@ import { eventually } from '../../support/organization.ts';
 import { programCommand, runProgram } from '../../support/programs.ts';
 import { SITE_SETTINGS } from '../../support/site.ts';
 
-// API and workers need the same namespace and queue. Otherwise every live request fails.
+// Tests that different namespaces or queues of API and workers are noticed. With them, every live
+// request would fail.
 
 test('an API whose task queue has no worker is not ready, and doctor says so', async (t) => {
   await using database = await openTestDatabase();

@@ -73,7 +73,7 @@ export async function springTraps(
   const stack = await startStack({
     ...{ access, dnsServers, sourcesFile, verifyPolicy },
     lookupTimeoutMs: 900_000,
-    // Few at once, because other tests need the machine too.
+    // Runs few at the same time, because other tests need the machine too.
     lookupSlots: 16,
   });
   opened.defer(() => stack.stop());

@@ -195,7 +195,7 @@ const VENDORS: Readonly<Record<string, Source>> = {
   },
 };
 
-/** Response of Reacher's server for a mailbox, where it differs from that for a good one. */
+/** Reacher's response for each kind of mailbox, as differences from that for a good one. */
 const MAILBOXES: Readonly<
   Record<Mailbox, { is_reachable: string; misc?: object; smtp?: object }>
 > = {

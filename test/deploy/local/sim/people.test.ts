@@ -19,7 +19,7 @@ import {
 } from '../../../../deploy/local/sim/people.ts';
 import { mailboxOf } from '../../../../deploy/local/sim/reacher.ts';
 
-// The people in the sample of NPPES. The simulated vendors know them.
+// Tests the people in the sample of NPPES, whom the simulated vendors know.
 
 const ORGANIZATION_IDS = SAMPLE_ORGANIZATIONS.map(({ npi }) => npi);
 

@@ -1,0 +1,161 @@
+import { hash } from 'node:crypto';
+import { PRICES } from '../db/accounts/credits.ts';
+import { takePlaces } from '../db/accounts/limits.ts';
+import { type Balance, isSandbox } from '../db/accounts/organizations.ts';
+import { markStarted } from '../db/requests/outbox.ts';
+import { type SubmitCommand, submit } from '../db/requests/submit.ts';
+import {
+  cutPart,
+  endUpload,
+  findNextPart,
+  finishUpload,
+  type NextPart,
+  recordPart,
+} from '../db/uploads/parts.ts';
+import type { UploadInput, UploadStep } from '../workflows/messages.ts';
+import type { ActivityDeps } from './deps.ts';
+import { benignFailure } from './failures.ts';
+import { testOutcomeOf } from './sandbox.ts';
+
+/**
+ * While this many requests of an upload are open, its next part waits, so that all requests have
+ * time before their deadlines. The client's command has the same limit.
+ */
+const MAX_OPEN = 180;
+/** The delay before looking again whether open requests have become final. */
+const OPEN_WAIT_MS = 1000;
+/** The longest of these delays, so that a stopped upload or a revoked key is soon noticed. */
+const MAX_WAIT_MS = 5000;
+
+type UploadDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
+
+/** Returns the activities of the upload workflow. */
+export function createUploadActivities(deps: UploadDeps) {
+  return {
+    /**
+     * Submits the next part of an upload as one batch, within the rate limit of its key. It is safe
+     * to repeat, because each part has its own Idempotency-Key.
+     * @throws {ApplicationFailure} retryable, if the part must wait
+     */
+    submitNextPart: ({ uploadId }: UploadInput): Promise<UploadStep> =>
+      submitNextPart(deps, uploadId),
+
+    /** Stops an upload whose workflow was canceled by an operator. */
+    stopUpload: ({ uploadId }: UploadInput): Promise<void> =>
+      endUpload(deps.db, uploadId, 'operator'),
+  };
+}
+
+async function submitNextPart(deps: UploadDeps, uploadId: string): Promise<UploadStep> {
+  const { db, rules } = deps;
+  const part = await findNextPart(db, uploadId);
+  if (part === null) {
+    await finishUpload(db, uploadId);
+    return { kind: 'ended' };
+  }
+  if (!part.isKeyActive) {
+    await endUpload(db, uploadId, 'key');
+    return { kind: 'ended' };
+  }
+  if (part.open >= MAX_OPEN) throw wait('open requests', OPEN_WAIT_MS);
+  const key = { keyId: part.apiKeyId, requestsPerMinute: part.requestsPerMinute };
+  const places = await takePlaces(db, key, rules.rateWindowMs, 1);
+  if (places.taken === 0) throw wait('rate limit', places.freeInMs);
+  return await submitPart(deps, part);
+}
+
+async function submitPart(deps: UploadDeps, part: NextPart): Promise<UploadStep> {
+  const { db, rules } = deps;
+  const outcome = await submit(db, commandFor(part), rules);
+  switch (outcome.kind) {
+    case 'accepted': {
+      const { batchId } = outcome.start;
+      const line = { upload_id: part.uploadId, batch_id: batchId };
+      deps.log.info({ ...line, organization_id: part.organizationId }, 'batch accepted');
+      // The part is recorded first. Otherwise, if the start fails and the customer stops the upload,
+      // the results would lack a batch that is charged.
+      const step = await submitted(deps, part, batchId);
+      // If the process dies before the start, the reconciler's sweep starts the batch.
+      await deps.control.startBatch(outcome.start);
+      await markStarted(db, batchId);
+      return step;
+    }
+    case 'repeated': {
+      const { batch_id } = JSON.parse(outcome.response) as { readonly batch_id: string };
+      return await submitted(deps, part, batch_id);
+    }
+    case 'running':
+      throw wait('the same submit', OPEN_WAIT_MS);
+    case 'mismatch':
+      throw new Error('a part of an upload was changed after its submit');
+    case 'closed':
+      await endUpload(db, part.uploadId, 'key');
+      return { kind: 'ended' };
+    case 'insufficient':
+      return await spendTheRest(deps, part, outcome);
+    default:
+      return outcome satisfies never;
+  }
+}
+
+/**
+ * Cuts a part to the NPIs that the available credits suffice for. If they suffice for none, waits
+ * for held credits, which may return. Without held credits, stops the upload.
+ */
+async function spendTheRest(
+  { db }: UploadDeps,
+  part: NextPart,
+  { available, held }: Pick<Balance, 'available' | 'held'>,
+): Promise<UploadStep> {
+  const payable = Math.floor(available / PRICES[part.requestedType]);
+  if (payable > 0) {
+    // The part is cut before it is submitted, so that a repeated submit has the same NPIs.
+    await cutPart(db, part, payable);
+    throw wait('a smaller part', 0);
+  }
+  // Each try counts toward the rate limit of the key. So the delays grow by the retry policy.
+  if (held > 0) throw wait('credits', null);
+  await endUpload(db, part.uploadId, 'credits');
+  return { kind: 'ended' };
+}
+
+async function submitted(
+  { db }: UploadDeps,
+  part: NextPart,
+  batchId: string,
+): Promise<UploadStep> {
+  await recordPart(db, part, batchId);
+  return { kind: 'submitted', submitted: part.submitted + 1, parts: part.parts };
+}
+
+function commandFor(part: NextPart): SubmitCommand {
+  const { organizationId, apiKeyId, npis, requestedType } = part;
+  const content = JSON.stringify({ npis, requestedType });
+  return {
+    organizationId,
+    apiKeyId,
+    submittedAs: 'bulk',
+    npis,
+    requestedType,
+    webhook: null,
+    customData: null,
+    outcomes: isSandbox(organizationId) ? npis.map(testOutcomeOf) : null,
+    isOutcomeForced: false,
+    idempotency: {
+      key: `${part.uploadId}-${part.position}`,
+      method: 'POST',
+      path: '/console/uploads',
+      fingerprint: hash('sha256', content, 'buffer'),
+    },
+  };
+}
+
+/**
+ * Returns the failure that makes Temporal repeat the activity after a delay, or, if it is null, after
+ * the delay of the retry policy.
+ */
+function wait(why: string, delayMs: number | null) {
+  let bounded = delayMs;
+  if (delayMs !== null) bounded = Math.min(Math.max(delayMs, 100), MAX_WAIT_MS);
+  return benignFailure(`waits for ${why}`, 'Upload.waiting', bounded);
+}

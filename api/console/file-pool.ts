@@ -1,0 +1,74 @@
+import { Tinypool } from 'tinypool';
+import { TurnQueue } from '../http/turn-queue.ts';
+import type {
+  EnrichTask,
+  FormTask,
+  Inspection,
+  InspectTask,
+  UploadedFile,
+} from './file-reader.ts';
+
+// Runs the functions of file-reader.ts in a thread, so that a large or hostile file does not delay
+// requests.
+
+/** The time limit of a task. A file of 5 MB takes less than a second. */
+const MAX_MS = 5000;
+/** The memory limit of the thread. A file of 5 MB needs less than half of it. */
+const MAX_HEAP_MB = 256;
+
+export class FilePool {
+  /**
+   * The queue for this pool. Organizations take turns in it, so that hostile files of one hardly
+   * delay the others. Enter it before you read a file into memory.
+   */
+  readonly turns = new TurnQueue({
+    maxRunning: 1,
+    maxRunningPerClient: 1,
+    maxPerClient: 4,
+    maxTotal: 16,
+  });
+  readonly #pool = new Tinypool({
+    filename: new URL('file-reader.ts', import.meta.url).href,
+    runtime: 'worker_threads',
+    minThreads: 0,
+    maxThreads: 1,
+    idleTimeout: 30_000,
+    resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
+  });
+
+  /** Reads the file of a form. Returns null if the form has none. */
+  async readForm(task: FormTask): Promise<UploadedFile | null> {
+    return await this.#run('readForm', task);
+  }
+
+  /** Reads a file for its draft. A file that takes too much time or memory is unusable. */
+  async inspect(task: InspectTask): Promise<Inspection> {
+    try {
+      return await this.#run('inspect', task);
+    } catch (error) {
+      if (!isTooComplex(error)) throw error;
+      const problem = `${task.file.fileName} is too complex. Split it into smaller files.`;
+      return { kind: 'unusable', problem };
+    }
+  }
+
+  /** Returns the enriched file as CSV. */
+  async enrich(task: EnrichTask): Promise<string> {
+    return await this.#run('enrich', task);
+  }
+
+  close(): Promise<void> {
+    return this.#pool.destroy();
+  }
+
+  #run<T>(name: string, task: object): Promise<T> {
+    return this.#pool.run(task, { name, signal: AbortSignal.timeout(MAX_MS) });
+  }
+}
+
+/** Returns true if the thread was ended because a task took too much time or memory. */
+function isTooComplex(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const { code } = error as NodeJS.ErrnoException;
+  return error.name === 'AbortError' || code === 'ERR_WORKER_OUT_OF_MEMORY';
+}

@@ -1,0 +1,360 @@
+import type { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
+import { PRICES } from '../../db/accounts/credits.ts';
+import type { Database } from '../../db/client.ts';
+import { isId } from '../../db/ids.ts';
+import { dataItem, findEnvelope } from '../../db/requests/envelope.ts';
+import {
+  continueUpload,
+  countUploadResults,
+  createUpload,
+  deleteUpload,
+  findUpload,
+  listUploadBatches,
+  listUploads,
+  MAX_UPLOAD_BYTES,
+  MAX_UPLOADS,
+  readUploadFile,
+  startUpload,
+  stopUpload,
+  type Upload,
+} from '../../db/uploads/uploads.ts';
+import { REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
+import type { Place } from '../http/turn-queue.ts';
+import { type Starter, startUpload as startWorkflow } from '../temporal.ts';
+import type { FilePool } from './file-pool.ts';
+import type { Inspection, NpiResult, UploadedFile } from './file-reader.ts';
+import { page, shownTime } from './page.ts';
+import type { Credits } from './pages.ts';
+import { CallFailed, callApi } from './session.ts';
+
+// Uploads: a visitor chooses a CSV file, checks its draft, and starts it. A workflow submits its
+// NPIs, and the visitor downloads the file with the results.
+
+declare module '@hapi/hapi' {
+  interface RequestApplicationState {
+    /** The owner of the session's key. Set only for pages about uploads. */
+    caller: Request['auth']['credentials'];
+    /** The place in the queue of files. Set only for a request that sends a file. */
+    filePlace: Place;
+  }
+}
+
+export interface UploadPagesDeps {
+  readonly db: Database;
+  readonly starter: Starter;
+  readonly files: FilePool;
+}
+
+export const UPLOADS = '/console/uploads';
+export const UPLOAD = `${UPLOADS}/{upload_id}`;
+/** The number of unusable rows that a draft shows. The result has all of them. */
+const MAX_SHOWN = 50;
+
+const STOPPED: Readonly<Record<StopReason, string>> = {
+  customer:
+    'You stopped this upload. NPIs that were already submitted are still looked up.',
+  operator: 'Support stopped this upload. Ask them why.',
+  credits:
+    'Your credits are used up. Continue when you have more. Nothing is charged twice.',
+  key: 'The API key that started this upload is no longer valid. Continue to use the key of this session.',
+};
+
+/** The reasons in the result for NPIs that were not submitted. */
+const NOT_ASKED: Readonly<Record<StopReason, string>> = {
+  customer: 'stopped by you',
+  operator: 'stopped by support',
+  credits: 'not enough credits',
+  key: 'API key no longer valid',
+};
+
+/** Returns the handlers of the pages of uploads (api/docs/console.md, Uploads). */
+export function uploadHandlers(deps: UploadPagesDeps) {
+  const { db } = deps;
+  return {
+    list: (request, h) => listPage(deps, request, h, ''),
+    create: (request, h) => create(deps, request, h),
+    show: async (request, h) => {
+      const upload = await requireUpload(db, request);
+      if (upload.startedAt === null) return await draftPage(deps, request, h, upload);
+      return await progressPage(deps, request, h, upload);
+    },
+    start: (request, h) => start(deps, request, h),
+    continue: async (request, h) => {
+      const upload = await requireUpload(db, request);
+      const { keyId } = request.app.caller;
+      const continuing = () => continueUpload(db, idOf(request), keyId);
+      const isContinued = await request.app.place.inTurn(continuing);
+      if (isContinued) await startSubmitting(deps, request, 'TERMINATE_EXISTING');
+      return h.redirect(pathOf(upload)).code(303);
+    },
+    stop: async (request, h) => {
+      const upload = await requireUpload(db, request);
+      await request.app.place.inTurn(() => stopUpload(db, idOf(request)));
+      return h.redirect(pathOf(upload)).code(303);
+    },
+    delete: async (request, h) => {
+      await requireUpload(db, request);
+      const deleting = () => deleteUpload(db, idOf(request));
+      if (await request.app.place.inTurn(deleting)) return h.redirect(UPLOADS).code(303);
+      const detail = "A running upload can't be deleted. Stop it first.";
+      throw new CallFailed(409, { detail });
+    },
+    results: (request, h) => sendResults(deps, request, h),
+  } satisfies Record<string, Lifecycle.Method>;
+}
+
+type Toolkit = Parameters<Lifecycle.Method>[1];
+
+function idOf(request: Request) {
+  const { organizationId } = request.app.caller;
+  return { organizationId, uploadId: String(request.params.upload_id) };
+}
+
+function pathOf({ id }: Pick<Upload, 'id'>): string {
+  return `${UPLOADS}/${id}`;
+}
+
+/** Stores the file of the form as a draft. */
+async function create(
+  deps: UploadPagesDeps,
+  request: Request,
+  h: Toolkit,
+): Promise<ResponseObject> {
+  const body = await bodyOf(request);
+  const received = await request.app.filePlace.inTurn(() => receive(deps, request, body));
+  if (typeof received === 'string') return await listPage(deps, request, h, received);
+  const { organizationId, keyId: apiKeyId } = request.app.caller;
+  const file = { ...received, content: Buffer.from(received.content) };
+  const uploadId = await request.app.place.inTurn(() =>
+    createUpload(deps.db, { organizationId, apiKeyId }, file),
+  );
+  if (uploadId !== null) return h.redirect(pathOf({ id: uploadId })).code(303);
+  const full = `You have ${MAX_UPLOADS} uploads. Delete one of them first.`;
+  return await listPage(deps, request, h, full);
+}
+
+/**
+ * Reads the body of the form. hapi has compared its announced length with the limit.
+ * @throws {CallFailed} 411 if the length is not announced, which browsers always do; 400 if the
+ * visitor disconnects
+ */
+async function bodyOf({ headers, payload }: Request): Promise<Buffer<ArrayBuffer>> {
+  if (headers['content-length'] === undefined)
+    throw new CallFailed(411, { detail: 'Send the form with its Content-Length.' });
+  try {
+    return await buffer(payload as Readable);
+  } catch {
+    throw new CallFailed(400, { detail: 'The file did not arrive. Send it again.' });
+  }
+}
+
+/** Returns the file of the form, or a sentence that says why it can't be used. */
+async function receive(
+  { files }: UploadPagesDeps,
+  request: Request,
+  body: Buffer<ArrayBuffer>,
+): Promise<UploadedFile | string> {
+  const contentType = String(request.headers['content-type']);
+  const file = await files.readForm({ body, contentType });
+  if (!file) return 'Choose a CSV file.';
+  if (file.content.length > MAX_UPLOAD_BYTES)
+    return `${file.fileName} is larger than 5 MB. Split it into smaller files.`;
+  const inspection = await files.inspect({ file, column: null });
+  return inspection.kind === 'unusable' ? inspection.problem : file;
+}
+
+/** Reads the file of an upload, as its draft shows it. */
+async function inspectStored(
+  { db, files }: UploadPagesDeps,
+  request: Request,
+  upload: Upload,
+  column: number | null,
+): Promise<Inspection> {
+  return await files.turns.inTurn(idOf(request).organizationId, async () => {
+    const file = await storedFile(db, request, upload);
+    return await files.inspect({ file, column });
+  });
+}
+
+/** Starts a draft with the column and the type of the form. Starting it again changes nothing. */
+async function start(
+  deps: UploadPagesDeps,
+  request: Request,
+  h: Toolkit,
+): Promise<ResponseObject> {
+  const { db } = deps;
+  const upload = await requireUpload(db, request);
+  const form = request.payload as Readonly<Record<string, unknown>>;
+  const requestedType = REQUESTED_TYPES.find((type) => type === form.type) ?? 'any';
+  const draft = await inspectStored(deps, request, upload, Number(form.column));
+  // The page of the draft says what is wrong with it.
+  if (draft.kind === 'unusable' || draft.column === null || draft.npis.length === 0)
+    return h.redirect(pathOf(upload)).code(303);
+  const { npis, column: npiColumn } = draft;
+  const isStarted = await request.app.place.inTurn(() =>
+    startUpload(db, idOf(request), { npis, npiColumn, requestedType }),
+  );
+  if (isStarted) await startSubmitting(deps, request);
+  return h.redirect(pathOf(upload)).code(303);
+}
+
+/** Sends the file with the results so far, as CSV. */
+async function sendResults(
+  { db, files }: UploadPagesDeps,
+  request: Request,
+  h: Toolkit,
+): Promise<ResponseObject> {
+  const upload = await requireUpload(db, request);
+  const { stopReason, npiColumn, fileName } = upload;
+  const missing = stopReason === null ? 'not submitted yet' : NOT_ASKED[stopReason];
+  const results = await resultsOf(db, request, upload);
+  const csv = await files.turns.inTurn(idOf(request).organizationId, async () => {
+    const file = await storedFile(db, request, upload);
+    return await files.enrich({ file, column: npiColumn ?? 0, results, missing });
+  });
+  const name = encodeURIComponent(`${fileName.replace(/\.[^.]*$/, '')}-enriched.csv`);
+  return h
+    .response(csv)
+    .type('text/csv')
+    .header('content-disposition', `attachment; filename*=UTF-8''${name}`);
+}
+
+async function progressPage(
+  { db }: UploadPagesDeps,
+  request: Request,
+  h: Toolkit,
+  upload: Upload,
+): Promise<ResponseObject> {
+  const results = await countUploadResults(db, upload.id);
+  const { final, submitted, total, stopReason } = upload;
+  const isRunning = stopReason === null && final < total;
+  return page(request, h, 'upload', {
+    ...listedUpload(upload),
+    title: upload.fileName,
+    ...results,
+    canRepeat: results.failed > 0,
+    percent: Math.floor((100 * final) / total),
+    stopped: stopReason && STOPPED[stopReason],
+    canContinue: stopReason !== null && stopReason !== 'operator',
+    isRunning,
+    canStop: isRunning && submitted < total,
+    // The results of submitted NPIs still arrive after a stop.
+    isOpen: isRunning || final < submitted,
+  });
+}
+
+/** @throws {CallFailed} 404 if the organization of the session has no such upload */
+async function requireUpload(db: Database, request: Request): Promise<Upload> {
+  const id = idOf(request);
+  // PostgreSQL rejects some texts, such as those with a NUL.
+  const upload = isId('upl', id.uploadId) ? await findUpload(db, id) : null;
+  if (upload) return upload;
+  const detail = 'There is no upload with this id. Uploads are deleted after seven days.';
+  throw new CallFailed(404, { detail });
+}
+
+async function storedFile(
+  db: Database,
+  request: Request,
+  { fileName }: Upload,
+): Promise<UploadedFile> {
+  const content = await readUploadFile(db, idOf(request));
+  return { fileName, content: content ?? Buffer.alloc(0) };
+}
+
+/** Shows all uploads, and a problem of the file that the visitor chose. */
+async function listPage(
+  { db }: UploadPagesDeps,
+  request: Request,
+  h: Toolkit,
+  problem: string,
+): Promise<ResponseObject> {
+  const uploads = await listUploads(db, request.app.caller.organizationId);
+  const context = { title: 'Upload a file', uploads: uploads.map(listedUpload), problem };
+  return page(request, h, 'uploads', context).code(problem === '' ? 200 : 422);
+}
+
+/** Returns the name of a column. If it has none, or shares it, its number is added. */
+function columnName(header: readonly string[], name: string, index: number): string {
+  if (name.trim() === '') return `Column ${index + 1}`;
+  const isShared = header.filter((other) => other === name).length > 1;
+  return isShared ? `${name} (column ${index + 1})` : name;
+}
+
+async function draftPage(
+  deps: UploadPagesDeps,
+  request: Request,
+  h: Toolkit,
+  upload: Upload,
+): Promise<ResponseObject> {
+  const { column: wanted } = request.query as { readonly column?: string };
+  const column = wanted ? Number(wanted) : null;
+  const draft = await inspectStored(deps, request, upload, column);
+  if (draft.kind === 'unusable') throw new CallFailed(422, { detail: draft.problem });
+  const credits = await callApi<Credits>(request, '/api/v1/credits');
+  const { npis, unusable, header } = draft;
+  const columns = header.map((name, index) => ({
+    index,
+    name: columnName(header, name, index),
+    isChosen: index === draft.column,
+  }));
+  return page(request, h, 'draft', {
+    ...draft,
+    ...listedUpload(upload),
+    title: upload.fileName,
+    columns,
+    isOpen: draft.column === null,
+    shownColumns: columns.slice(0, draft.preview[0]?.length),
+    count: npis.length,
+    unusable: unusable.slice(0, MAX_SHOWN),
+    unusableCount: unusable.length,
+    isCut: unusable.length > MAX_SHOWN,
+    balance: credits.body.balance,
+    isTooExpensive: npis.length * PRICES.any > credits.body.balance,
+    cost: npis.length * PRICES.any,
+    personalCost: npis.length * PRICES.personal,
+  });
+}
+
+/** Starts the workflow of an upload. If Temporal is down, the sweep starts it later. */
+async function startSubmitting(
+  { starter }: UploadPagesDeps,
+  request: Request,
+  running?: 'TERMINATE_EXISTING',
+): Promise<void> {
+  const upload = idOf(request);
+  await starter.start((...temporal) => startWorkflow(...temporal, upload, running));
+}
+
+/** Returns the results of all batches of an upload, as polls would return them. */
+async function resultsOf(
+  db: Database,
+  request: Request,
+  upload: Upload,
+): Promise<NpiResult[]> {
+  const { organizationId } = request.app.caller;
+  const { reads } = request.server.app.queues;
+  const results: NpiResult[] = [];
+  for (const batchId of await listUploadBatches(db, upload.id)) {
+    const batch = { organizationId, batchId };
+    const envelope = await reads.inTurn(organizationId, () => findEnvelope(db, batch));
+    if (envelope) results.push(...envelope.items.map(dataItem));
+  }
+  return results;
+}
+
+function listedUpload(upload: Upload) {
+  const { createdAt, expiresAt, startedAt, stopReason, final, total } = upload;
+  let status = 'in-progress';
+  if (startedAt === null) status = 'draft';
+  else if (stopReason !== null) status = 'stopped';
+  else if (final === total) status = 'completed';
+  return {
+    ...upload,
+    status,
+    createdAt: shownTime(createdAt.toISOString()),
+    expiresAt: shownTime(expiresAt.toISOString()),
+  };
+}

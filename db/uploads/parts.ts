@@ -1,0 +1,171 @@
+import { and, eq, isNull, sql } from 'drizzle-orm';
+import { type Database, query, run, span } from '../client.ts';
+import { uploadParts, uploads } from '../schema.ts';
+import type { RequestedType, StopReason } from '../words.ts';
+
+// The parts of an upload, as its workflow submits them.
+
+/** The next part of an upload to submit, and what decides whether it may be submitted now. */
+export interface NextPart {
+  readonly uploadId: string;
+  readonly position: number;
+  readonly npis: readonly string[];
+  readonly organizationId: string;
+  readonly apiKeyId: string;
+  readonly requestedType: RequestedType;
+  /** True if the API would accept the key. */
+  readonly isKeyActive: boolean;
+  readonly requestsPerMinute: number;
+  /** The number of requests of this upload that are not final. */
+  readonly open: number;
+  /** The number of parts, and how many of them are submitted. */
+  readonly parts: number;
+  readonly submitted: number;
+}
+
+/** An upload whose workflow may be missing. */
+export interface UploadStart {
+  readonly uploadId: string;
+  readonly organizationId: string;
+}
+
+/**
+ * Returns the next part of an upload. Returns null if all parts are submitted, or if the upload was
+ * stopped or deleted.
+ */
+export async function findNextPart(
+  db: Database,
+  uploadId: string,
+): Promise<NextPart | null> {
+  const [part = null] = await run<NextPart>(db)`
+    select u.id as "uploadId",
+           part.position,
+           part.npis,
+           u.organization_id as "organizationId",
+           u.api_key_id as "apiKeyId",
+           u.requested_type as "requestedType",
+           k.revoked_at is null and coalesce(k.expires_at > clock_timestamp(), true)
+             and not o.suspended as "isKeyActive",
+           o.requests_per_minute as "requestsPerMinute",
+           progress.open,
+           progress.parts,
+           progress.submitted
+      from uploads u
+      join organizations o on o.id = u.organization_id
+      join api_keys k on k.id = u.api_key_id
+     cross join lateral (
+       select position, npis
+         from upload_parts
+        where upload_id = u.id and batch_id is null
+        order by position
+        limit 1
+     ) part
+     cross join lateral (
+       select coalesce(sum(b.total - b.completed_count), 0)::int as open,
+              count(*)::int as parts,
+              count(b.id)::int as submitted
+         from upload_parts p
+         left join batches b on b.id = p.batch_id
+        where p.upload_id = u.id
+     ) progress
+     where u.id = ${uploadId} and u.stop_reason is null`;
+  return part;
+}
+
+/**
+ * Cuts a part to its first NPIs, and adds the others as a new part at the end. A part that was
+ * submitted stays as it is.
+ */
+export async function cutPart(
+  db: Database,
+  { uploadId, position }: Pick<NextPart, 'uploadId' | 'position'>,
+  size: number,
+): Promise<void> {
+  await run(db)`
+    with whole as (
+      select npis from upload_parts
+       where upload_id = ${uploadId} and position = ${position} and batch_id is null
+         for update
+    ), cut as (
+      update upload_parts p set npis = whole.npis[:${size}::int]
+        from whole
+       where p.upload_id = ${uploadId} and p.position = ${position}
+    )
+    insert into upload_parts (upload_id, position, npis)
+    select ${uploadId}, last.position + 1, whole.npis[${size}::int + 1:]
+      from whole,
+           (select max(position) as position from upload_parts where upload_id = ${uploadId}) last`;
+}
+
+/** Records that a part was submitted as a batch. */
+export async function recordPart(
+  db: Database,
+  { uploadId, position }: Pick<NextPart, 'uploadId' | 'position'>,
+  batchId: string,
+): Promise<void> {
+  await query(db, (tx) =>
+    tx
+      .update(uploadParts)
+      .set({ batchId })
+      .where(and(eq(uploadParts.uploadId, uploadId), eq(uploadParts.position, position))),
+  );
+}
+
+/**
+ * Records that all parts of an upload are submitted. Does nothing if parts are left, because its
+ * customer has stopped it, or has just continued it.
+ */
+export async function finishUpload(db: Database, uploadId: string): Promise<void> {
+  await run(db)`
+    update uploads
+       set submitted_at = clock_timestamp()
+     where id = ${uploadId}
+       and started_at is not null
+       and submitted_at is null
+       and stop_reason is null
+       and not exists (
+         select from upload_parts where upload_id = ${uploadId} and batch_id is null)`;
+}
+
+/** Selects uploads with parts to submit. Drafts have no parts. */
+export const HAS_PARTS_LEFT = sql`exists (
+  select from ${uploadParts}
+   where ${uploadParts.uploadId} = ${uploads.id} and ${uploadParts.batchId} is null)`;
+
+/** Stops an upload with its reason, if parts are left to submit. */
+export async function endUpload(
+  db: Database,
+  uploadId: string,
+  stopReason: StopReason,
+): Promise<void> {
+  await query(db, (tx) =>
+    tx
+      .update(uploads)
+      .set({ stopReason })
+      .where(and(eq(uploads.id, uploadId), isNull(uploads.stopReason), HAS_PARTS_LEFT)),
+  );
+}
+
+/**
+ * Claims uploads with parts to submit whose workflow was not checked within the last `everyMs`, and
+ * marks them as checked.
+ */
+export async function claimUnsubmitted(
+  db: Database,
+  everyMs: number,
+  limit: number,
+): Promise<UploadStart[]> {
+  return await run<UploadStart>(db)`
+    update uploads set checked_at = clock_timestamp()
+     where id in (
+       select id
+         from uploads
+        where started_at is not null
+          and submitted_at is null
+          and stop_reason is null
+          and checked_at < now() - ${span(everyMs)}
+        order by checked_at
+        limit ${limit}
+          for update skip locked)
+    returning id as "uploadId", organization_id as "organizationId"`;
+}

@@ -1,0 +1,273 @@
+import {
+  and,
+  asc,
+  desc,
+  eq,
+  getTableColumns,
+  inArray,
+  isNotNull,
+  isNull,
+  ne,
+  or,
+  type SQL,
+  sql,
+} from 'drizzle-orm';
+import { type Database, only, query, run } from '../client.ts';
+import { newId } from '../ids.ts';
+import { batches, uploadParts, uploads } from '../schema.ts';
+import type { RequestedType } from '../words.ts';
+import { HAS_PARTS_LEFT } from './parts.ts';
+
+// The CSV files that customers upload in the console, as the API reads and writes them. The workflow
+// of an upload submits its parts (parts.ts).
+
+/** Identifies an upload of an organization. */
+export interface UploadId {
+  readonly organizationId: string;
+  readonly uploadId: string;
+}
+
+export type Upload = Awaited<ReturnType<typeof listUploads>>[number];
+
+/** An organization can keep this many uploads, so that it cannot fill the disk. */
+export const MAX_UPLOADS = 20;
+/** This is enough for 10,000 rows of 500 bytes. */
+export const MAX_UPLOAD_BYTES = 5_000_000;
+/** The number of NPIs that one batch can have. */
+const PART = 60;
+
+/**
+ * Stores a file as a draft for a day.
+ * @param file its name has 1 to 200 characters
+ * @returns the id, or null if the organization already has `MAX_UPLOADS` uploads, or was closed
+ * while the file arrived
+ */
+export async function createUpload(
+  db: Database,
+  by: { readonly organizationId: string; readonly apiKeyId: string },
+  file: { readonly fileName: string; readonly content: Buffer },
+): Promise<string | null> {
+  const id = newId('upl');
+  const created = await run(db)`
+    insert into uploads (id, organization_id, api_key_id, file_name, content, expires_at)
+    select ${id}, ${by.organizationId}, ${by.apiKeyId}, ${file.fileName}, ${file.content},
+           clock_timestamp() + interval '1 day'
+      from organizations o
+     where o.id = ${by.organizationId}
+       and o.closed_at is null
+       and (select count(*) from uploads where organization_id = o.id) < ${MAX_UPLOADS}
+    returning id`;
+  return created.length > 0 ? id : null;
+}
+
+/** Lists the uploads of an organization, newest first. */
+export async function listUploads(db: Database, organizationId: string) {
+  return await selectUploads(db, eq(uploads.organizationId, organizationId));
+}
+
+/** Returns an upload, or null if the organization has no such upload. */
+export async function findUpload(
+  db: Database,
+  { organizationId, uploadId }: UploadId,
+): Promise<Upload | null> {
+  const [upload = null] = await selectUploads(db, isUpload(organizationId, uploadId));
+  return upload;
+}
+
+async function selectUploads(db: Database, where: SQL | undefined) {
+  // The file is left out, because it can have 5 MB.
+  const { content, ...columns } = getTableColumns(uploads);
+  return await query(db, (tx) =>
+    tx
+      .select({
+        ...columns,
+        /** The number of different NPIs, 0 for a draft. */
+        total: sql<number>`coalesce(sum(cardinality(${uploadParts.npis})), 0)::int`,
+        submitted: sql<number>`coalesce(sum(${batches.total}), 0)::int`,
+        /** The number of NPIs whose request is final. */
+        final: sql<number>`coalesce(sum(${batches.completedCount}), 0)::int`,
+      })
+      .from(uploads)
+      .leftJoin(uploadParts, eq(uploadParts.uploadId, uploads.id))
+      .leftJoin(batches, eq(batches.id, uploadParts.batchId))
+      .where(where)
+      .groupBy(uploads.id)
+      .orderBy(desc(uploads.createdAt)),
+  );
+}
+
+/** Returns the file of an upload, or null if the organization has no such upload. */
+export async function readUploadFile(
+  db: Database,
+  { organizationId, uploadId }: UploadId,
+): Promise<Buffer | null> {
+  const [file] = await query(db, (tx) =>
+    tx
+      .select({ content: uploads.content })
+      .from(uploads)
+      .where(isUpload(organizationId, uploadId)),
+  );
+  return file?.content ?? null;
+}
+
+/** The results of an upload so far, and the credits that they cost. */
+export type UploadResults = Readonly<
+  Record<'found' | 'replayed' | 'notFound' | 'failed' | 'credits', number>
+>;
+
+/** Counts the results of an upload. Replays are not counted as found. */
+export async function countUploadResults(
+  db: Database,
+  uploadId: string,
+): Promise<UploadResults> {
+  const row = await run<UploadResults>(db)`
+    select count(*) filter (where r.status = 'completed' and not r.replayed)::int as found,
+           count(*) filter (where r.replayed)::int as replayed,
+           count(*) filter (where r.status = 'not_found')::int as "notFound",
+           count(*) filter (where r.status = 'failed')::int as failed,
+           coalesce(sum(r.credits_used), 0)::int as credits
+      from upload_parts p
+      join requests r on r.batch_id = p.batch_id
+     where p.upload_id = ${uploadId}`;
+  return only(row);
+}
+
+/** Lists the ids of the batches of an upload. */
+export async function listUploadBatches(
+  db: Database,
+  uploadId: string,
+): Promise<string[]> {
+  const rows = await query(db, (tx) =>
+    tx
+      .select({ batchId: uploadParts.batchId })
+      .from(uploadParts)
+      .where(and(eq(uploadParts.uploadId, uploadId), isNotNull(uploadParts.batchId)))
+      .orderBy(asc(uploadParts.position)),
+  );
+  return rows.flatMap(({ batchId }) => batchId ?? []);
+}
+
+/** Maps the ids of batches to the uploads that submitted them. Leaves out all other batches. */
+export async function findUploadsOf(db: Database, batchIds: readonly string[]) {
+  const rows = await query(db, (tx) =>
+    tx
+      .select({
+        batchId: uploadParts.batchId,
+        id: uploads.id,
+        fileName: uploads.fileName,
+      })
+      .from(uploadParts)
+      .innerJoin(uploads, eq(uploads.id, uploadParts.uploadId))
+      .where(inArray(uploadParts.batchId, [...batchIds])),
+  );
+  return new Map(rows.map(({ batchId, ...upload }) => [batchId, upload]));
+}
+
+/**
+ * Starts a draft: stores its parts, for its workflow to submit. The file and its results are kept
+ * for seven days from now. It is one statement, so that a second start finds no draft and adds no
+ * parts.
+ * @returns false if the organization has no such draft
+ */
+export async function startUpload(
+  db: Database,
+  { organizationId, uploadId }: UploadId,
+  chosen: {
+    readonly npiColumn: number;
+    readonly requestedType: RequestedType;
+    /** Different NPIs. */
+    readonly npis: readonly string[];
+  },
+): Promise<boolean> {
+  const parts = Array.from(
+    { length: Math.ceil(chosen.npis.length / PART) },
+    (_, position) => {
+      const first = position * PART;
+      return { position, npis: chosen.npis.slice(first, first + PART) };
+    },
+  );
+  const inserted = await run(db)`
+    with started as (
+      update uploads
+         set started_at = clock_timestamp(),
+             checked_at = clock_timestamp(),
+             expires_at = clock_timestamp() + interval '7 days',
+             npi_column = ${chosen.npiColumn},
+             requested_type = ${chosen.requestedType}
+       where id = ${uploadId} and organization_id = ${organizationId} and started_at is null
+      returning id
+    )
+    insert into upload_parts (upload_id, position, npis)
+    select started.id, part.position, part.npis
+      from started,
+           json_to_recordset(${JSON.stringify(parts)}::json) part (position integer, npis text[])
+    returning position`;
+  return inserted.length > 0;
+}
+
+/** Stops an upload for its customer, if parts are left to submit. */
+export async function stopUpload(db: Database, upload: UploadId): Promise<void> {
+  await query(db, (tx) =>
+    tx
+      .update(uploads)
+      .set({ stopReason: 'customer' })
+      .where(
+        and(
+          isUpload(upload.organizationId, upload.uploadId),
+          isNull(uploads.stopReason),
+          HAS_PARTS_LEFT,
+        ),
+      ),
+  );
+}
+
+/**
+ * Continues a stopped upload with a key, which may be the same as before, and keeps the upload for
+ * seven days from now. An upload that an operator has stopped stays stopped.
+ * @returns false if the organization has no such upload
+ */
+export async function continueUpload(
+  db: Database,
+  { organizationId, uploadId }: UploadId,
+  apiKeyId: string,
+): Promise<boolean> {
+  const continued = await query(db, (tx) =>
+    tx
+      .update(uploads)
+      .set({
+        stopReason: null,
+        apiKeyId,
+        checkedAt: sql`clock_timestamp()`,
+        expiresAt: sql`clock_timestamp() + interval '7 days'`,
+      })
+      .where(and(isUpload(organizationId, uploadId), ne(uploads.stopReason, 'operator')))
+      .returning({ id: uploads.id }),
+  );
+  return continued.length > 0;
+}
+
+/**
+ * Deletes an upload with its file. Batches that were submitted stay.
+ * @returns false if the organization has no such upload, or if it is still being submitted
+ */
+export async function deleteUpload(
+  db: Database,
+  { organizationId, uploadId }: UploadId,
+): Promise<boolean> {
+  const isAtRest = or(
+    isNull(uploads.startedAt),
+    isNotNull(uploads.submittedAt),
+    isNotNull(uploads.stopReason),
+  );
+  const deleted = await query(db, (tx) =>
+    tx
+      .delete(uploads)
+      .where(and(isUpload(organizationId, uploadId), isAtRest))
+      .returning({ id: uploads.id }),
+  );
+  return deleted.length > 0;
+}
+
+function isUpload(organizationId: string, uploadId: string) {
+  return and(eq(uploads.id, uploadId), eq(uploads.organizationId, organizationId));
+}

@@ -1,0 +1,426 @@
+import test from 'ava';
+import { eq, sql } from 'drizzle-orm';
+import { startUpload } from '../../../api/temporal.ts';
+import { grantCredits } from '../../../db/accounts/credits.ts';
+import { issueKey, revokeKey } from '../../../db/accounts/keys.ts';
+import { query } from '../../../db/client.ts';
+import { uploads } from '../../../db/schema.ts';
+import { claimUnsubmitted, finishUpload } from '../../../db/uploads/parts.ts';
+import { listUploadBatches, listUploads } from '../../../db/uploads/uploads.ts';
+import { fresh } from '../../support/database.ts';
+import {
+  BY,
+  eventually,
+  exchange,
+  type Organization,
+} from '../../support/organization.ts';
+import { type ApiClient, startStack } from '../../support/stack.ts';
+import { storeEmail } from '../../support/stored.ts';
+import { startedUpload } from '../../support/uploads.ts';
+import { ordinaryNpis } from '../../support/vendors.ts';
+import { type Seen, Visitor } from '../../support/visitor.ts';
+
+// Tests uploads of the console by HTTP, as a browser without scripts sends them.
+
+const stack = fresh(test, () => startStack());
+const UPLOADS = '/console/uploads';
+const FOUND = '2000000010';
+const NOT_FOUND = '2000000044';
+/** Its result takes 5 s in the sandbox. */
+const SLOW = '2000000127';
+
+async function signedIn({ apiKey }: Pick<ApiClient, 'apiKey'>): Promise<Visitor> {
+  const visitor = new Visitor(stack.baseUrl);
+  await visitor.signIn(apiKey);
+  return visitor;
+}
+
+/** Uploads a file, and returns the page of its draft. */
+async function upload(visitor: Visitor, content: string, name = 'contacts.csv') {
+  const { token } = await visitor.get(UPLOADS);
+  return await visitor.upload(UPLOADS, token, new File([content], name));
+}
+
+/** Starts a draft with the column that was guessed. */
+async function start(visitor: Visitor, draft: Seen, type = 'any'): Promise<Seen> {
+  const column = /name="column" value="(\d+)"/.exec(draft.text)?.[1] ?? '';
+  const fields = { form_token: draft.token, column, type };
+  return await visitor.post(`${draft.path}/start`, fields);
+}
+
+/** Waits until the page of an upload has this status. */
+async function until(visitor: Visitor, path: string, status: string): Promise<Seen> {
+  return await eventually(async () => {
+    const seen = await visitor.get(path);
+    return seen.text.includes(`<span class="badge ${status}">`) ? seen : null;
+  });
+}
+
+/** Starts an upload of many parts with the key of a client. */
+async function startMany(client: Organization): Promise<string> {
+  const { organizationId } = client;
+  const uploadId = await startedUpload(stack.db, client, ordinaryNpis('found', 300));
+  await startUpload(stack.client, stack.taskQueue, { organizationId, uploadId });
+  return uploadId;
+}
+
+/** Signs in with another key than the one that an upload uses up. */
+async function signedInAgain({ organizationId }: Organization): Promise<Visitor> {
+  return await signedIn(await issueKey(stack.db, BY, organizationId, 'second'));
+}
+
+test('a visitor uploads a file, checks its draft, and downloads the results', async (t) => {
+  const client = await stack.organization(500);
+  const visitor = await signedIn(client);
+  const file = `\ufeffName;NPI\r\n"Ana; MD";${FOUND}\r\nBo;2000000044.0\r\nCy;${FOUND}\r\nDi;12\r\n`;
+  const draft = await upload(visitor, file);
+  t.regex(draft.path, /^\/console\/uploads\/upl_\w+$/);
+  t.regex(draft.text, /<option value="1" selected>NPI<\/option>/);
+  t.regex(draft.text, /<dt>Rows<\/dt><dd>4<\/dd>/);
+  t.regex(draft.text, /<dt>NPIs to look up<\/dt><dd>2<\/dd>/);
+  t.regex(draft.text, /<dt>Duplicates<\/dt><dd>1<\/dd>/);
+  t.regex(draft.text, /Line 5: 12 has 2 instead of 10 digits/);
+  t.regex(draft.text, /Personal: at most 6 credits/);
+  t.is((await client.credits()).used, 0);
+
+  await start(visitor, draft);
+  const done = await until(visitor, draft.path, 'completed');
+  t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
+  t.regex(done.text, /<dt>Emails found<\/dt><dd>1<\/dd>/);
+  t.regex(done.text, /A row without an email says why/);
+  t.is((await client.credits()).used, 1);
+  const results = await visitor.get(`${draft.path}/results.csv`);
+  const lines = results.text.trim().split('\r\n');
+  t.is(results.headers.get('content-type'), 'text/csv; charset=utf-8');
+  t.is(lines[0]?.slice(0, 17), 'Name;NPI;enriched');
+  t.regex(
+    lines[1] ?? '',
+    /^"Ana; MD";2000000010;\S+@\S+;professional;20\S+Z;completed;$/,
+  );
+  t.is(lines[2], 'Bo;2000000044.0;;;;not_found;');
+  t.is(lines[4], 'Di;12;;;;not_asked;has 2 instead of 10 digits');
+});
+
+test('batches name the file that they were submitted from', async (t) => {
+  const visitor = await signedIn(await stack.organization(10));
+  const file = await upload(visitor, `npi\n${FOUND}\n`);
+  await start(visitor, file);
+  await until(visitor, file.path, 'completed');
+  const link = `<a href="${file.path}">contacts.csv</a>`;
+  for (const path of ['/console', '/console/batches']) {
+    const { text } = await visitor.get(path);
+    t.true(text.includes(`From ${link}`), path);
+    const [batch = ''] = /\/console\/batches\/bat_\w+/.exec(text) ?? [];
+    t.true((await visitor.get(batch)).text.includes(`Submitted from the file ${link}`));
+  }
+});
+
+test('the error about a file that is not CSV is shown next to its field', async (t) => {
+  const visitor = await signedIn(await stack.organization(1));
+  const workbook = await upload(visitor, 'PK\u0003\u0004', 'contacts.xlsx');
+  t.is(workbook.status, 422);
+  t.regex(workbook.text, /role="alert">contacts\.xlsx is not CSV but an Excel workbook/);
+  const rows = Array.from({ length: 10_001 }, () => FOUND);
+  const long = await upload(visitor, ['npi', ...rows].join('\n'));
+  t.regex(long.text, /contacts\.csv has 10001 rows\. Split it/);
+  const wide = await upload(visitor, `npi\n${FOUND}${','.repeat(200)}\n`);
+  t.regex(wide.text, /contacts\.csv has 201 columns/);
+  const large = await upload(visitor, `npi\n${FOUND},${'x'.repeat(5_000_000)}\n`);
+  t.is(large.status, 422);
+  t.regex(large.text, /contacts\.csv is larger than 5 MB/);
+  t.is((await upload(visitor, 'x'.repeat(5_200_000))).status, 413);
+});
+
+test('a file name is cut and loses its invisible characters', async (t) => {
+  const visitor = await signedIn(await stack.organization(1));
+  const content = `npi\n${FOUND}\n`;
+  const draft = await upload(visitor, content, `"<b>\u202e${'𝒳'.repeat(150)}.csv`);
+  t.regex(draft.text, /<h1>&quot;&lt;b&gt;𝒳{97}<\/h1>/u);
+  const { headers } = await visitor.get(`${draft.path}/results.csv`);
+  t.regex(
+    headers.get('content-disposition') ?? '',
+    /^attachment; filename\*=UTF-8''%22%3Cb%3E(%F0%9D%92%B3){97}-enriched\.csv$/,
+  );
+  t.is((await upload(visitor, content, '\u202e')).status, 422);
+});
+
+test('a malformed form gets an error page at once', async (t) => {
+  const visitor = await signedIn(await stack.organization(1));
+  const { token } = await visitor.get(UPLOADS);
+  const send = (type: string, body: string) =>
+    visitor.send(`${UPLOADS}?form_token=${token}`, {
+      method: 'POST',
+      headers: { 'content-type': type },
+      body,
+    });
+  const multipart = 'multipart/form-data; boundary=x';
+  const part = (header: string) =>
+    `--x\r\ncontent-disposition: form-data; ${header}\r\n\r\ny\r\n`;
+  const named = (name: string) => part(`name="${name}"; filename="a.csv"`);
+  const forms = [
+    'x',
+    part('a'.repeat(1_000_000)),
+    `${named('hasOwnProperty')}${named('__proto__')}--x--\r\n`,
+    `${part('name="file"')}--x--\r\n`,
+  ];
+  for (const form of forms) {
+    const { status, text } = await send(multipart, form);
+    t.is(status, 422, form.slice(0, 60));
+    t.regex(text, /Choose a CSV file/);
+  }
+  t.is((await send('multipart/form-data', 'x')).status, 400);
+  t.is((await send('application/json', '{}')).status, 415);
+  const chunked = {
+    method: 'POST',
+    headers: { 'content-type': multipart },
+    body: new Blob(['x']).stream(),
+    duplex: 'half',
+  };
+  const path = `${UPLOADS}?form_token=${token}`;
+  t.is((await visitor.send(path, chunked)).status, 411);
+  t.is(
+    (await visitor.send(UPLOADS, { method: 'POST', body: new FormData() })).status,
+    403,
+  );
+});
+
+test('an organization can send only a few files at the same time', async (t) => {
+  const visitor = await signedIn(await stack.organization(1));
+  const { token } = await visitor.get(UPLOADS);
+  const cancel = new AbortController();
+  const unfinished = () => {
+    const form = {
+      method: 'POST',
+      headers: {
+        'content-type': 'multipart/form-data; boundary=x',
+        'content-length': '1000',
+      },
+      body: new ReadableStream({ start: (body) => body.enqueue(new Uint8Array(1)) }),
+      duplex: 'half',
+      signal: cancel.signal,
+    };
+    return visitor.send(`${UPLOADS}?form_token=${token}`, form);
+  };
+  const open = Array.from({ length: 4 }, () => unfinished().catch(() => null));
+  const refused = await eventually(async () => {
+    const seen = await upload(visitor, `npi\n${FOUND}\n`);
+    return seen.status === 429 ? seen : null;
+  });
+  t.regex(refused.text, /Too many of your requests/);
+  cancel.abort();
+  await Promise.all(open);
+});
+
+test('a file may take longer to arrive than other requests', async (t) => {
+  const visitor = await signedIn(await stack.organization(1));
+  const { token } = await visitor.get(UPLOADS);
+  const form = [
+    '--x\r\ncontent-disposition: form-data; name="file"; filename="a.csv"\r\n\r\n',
+    `npi\n${FOUND}\r\n--x--\r\n`,
+  ];
+  const body = new TransformStream<string, string>();
+  const writer = body.writable.getWriter();
+  const uploading = visitor.send(`${UPLOADS}?form_token=${token}`, {
+    method: 'POST',
+    headers: {
+      'content-type': 'multipart/form-data; boundary=x',
+      'content-length': String(form.join('').length),
+    },
+    body: body.readable.pipeThrough(new TextEncoderStream()),
+    duplex: 'half',
+  } as RequestInit);
+  await writer.write(form[0]);
+  const other = 'POST /console/sign-in HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n';
+  const { port } = new URL(stack.baseUrl);
+  t.regex(await exchange(Number(port), other), /^HTTP\/1\.1 408 /);
+  await writer.write(form[1]);
+  await writer.close();
+  t.regex((await uploading).text, /Look up 1 NPI</);
+});
+
+test('an upload with parts left does not count as submitted', async (t) => {
+  const client = await stack.organization(1);
+  const uploadId = await startedUpload(stack.db, client, ordinaryNpis('found', 2));
+  await finishUpload(stack.db, uploadId);
+  const waiting = await claimUnsubmitted(stack.db, 0, 1000);
+  t.true(waiting.some((upload) => upload.uploadId === uploadId));
+});
+
+test('a visitor chooses the column if it cannot be guessed', async (t) => {
+  const visitor = await signedIn(await stack.organization(1));
+  const draft = await upload(visitor, `a,b\n${FOUND},${NOT_FOUND}\n`);
+  t.regex(draft.text, /It is not clear which column has the NPIs/);
+  t.regex(draft.text, /<option value="">Choose a column<\/option>/);
+  const chosen = await visitor.get(`${draft.path}?column=1`);
+  t.regex(chosen.text, /<option value="1" selected>b<\/option>/);
+  t.regex(chosen.text, /<dt>NPIs to look up<\/dt><dd>1<\/dd>/);
+});
+
+test('an upload spends the last credits, says why it stopped, and continues', async (t) => {
+  const client = await stack.organization(3);
+  const visitor = await signedIn(client);
+  const npis = ordinaryNpis('found', 5);
+  for (const npi of npis) {
+    const known = { npi, email: `p${npi}@clinic.example`, source: 'test' };
+    const lastValidatedAt = new Date();
+    const stored = { ...known, emailType: 'professional', lastValidatedAt } as const;
+    await storeEmail(stack.db, stored);
+  }
+  const draft = await upload(visitor, ['npi', ...npis].join('\n'));
+  await start(visitor, draft);
+  const stopped = await until(visitor, draft.path, 'stopped');
+  t.regex(stopped.text, /Your credits are used up/);
+  const { balance, used } = await client.credits();
+  t.deepEqual({ balance, used }, { balance: 0, used: 3 });
+  const { text } = await visitor.get(`${draft.path}/results.csv`);
+  t.is(text.match(/,not_asked,not enough credits/g)?.length, 2);
+  await grantCredits(stack.db, BY, client.organizationId, 10);
+  const [before] = await listUploads(stack.db, client.organizationId);
+  await visitor.post(`${draft.path}/continue`, { form_token: stopped.token });
+  const [after] = await listUploads(stack.db, client.organizationId);
+  t.true(Number(after?.expiresAt) > Number(before?.expiresAt));
+  const done = await until(visitor, draft.path, 'completed');
+  t.regex(done.text, /<dt>Done<\/dt><dd>5 of 5<\/dd>/);
+  t.is((await client.credits()).used, 5);
+});
+
+test('an upload stops when its key is revoked, and can continue with another', async (t) => {
+  const client = await stack.sandboxOf(await stack.organization(0));
+  const uploadId = await startMany(client);
+  await revokeKey(stack.db, BY, client.keyId);
+  await stack.client.workflow.getHandle(uploadId).result();
+  const visitor = await signedInAgain(client);
+  const stopped = await visitor.get(`${UPLOADS}/${uploadId}`);
+  t.regex(stopped.text, /The API key that started this upload is no longer valid/);
+  const form = { form_token: stopped.token };
+  const continued = await visitor.post(`${stopped.path}/continue`, form);
+  t.regex(continued.text, /<span class="badge in-progress">/);
+  const { status } = await stack.client.workflow.getHandle(uploadId).describe();
+  t.is(status.name, 'RUNNING');
+});
+
+test('the sweep starts an upload whose workflow is missing', async (t) => {
+  const sandbox = await stack.sandboxOf(await stack.organization(0));
+  const uploadId = await startedUpload(stack.db, sandbox, ordinaryNpis('found', 61));
+  const workflow = stack.client.workflow.getHandle(uploadId);
+  await eventually(async () => {
+    await stack.reconcile();
+    return await workflow.describe().catch(() => null);
+  });
+  const visitor = await signedIn(sandbox);
+  const { text } = await until(visitor, `${UPLOADS}/${uploadId}`, 'completed');
+  t.regex(text, /<dt>Done<\/dt><dd>61 of 61<\/dd>/);
+});
+
+test('a stopped upload submits no further part', async (t) => {
+  const client = await stack.sandboxOf(await stack.organization(0));
+  const uploadId = await startMany(client);
+  const visitor = await signedInAgain(client);
+  const { path, text, token } = await visitor.get(`${UPLOADS}/${uploadId}`);
+  t.regex(text, /up to 60 that are being submitted, are still looked up/);
+  const stopped = await visitor.post(`${path}/stop`, { form_token: token });
+  t.regex(stopped.text, /You stopped this upload\. NPIs that were already submitted/);
+  await stack.client.workflow.getHandle(uploadId).result();
+  const batches = await listUploadBatches(stack.db, uploadId);
+  t.true(batches.length < 5);
+  // The page is updated until the results of submitted NPIs have arrived.
+  await eventually(async () =>
+    (await visitor.get(path)).text.includes('data-running') ? null : true,
+  );
+  const results = await visitor.get(`${path}/results.csv`);
+  t.notRegex(results.text, /,(?:accepted|in-progress),/);
+});
+
+test('an upload whose NPIs are all submitted cannot be stopped', async (t) => {
+  const sandbox = await stack.sandboxOf(await stack.organization(0));
+  const visitor = await signedIn(sandbox);
+  const draft = await upload(visitor, `npi\n${SLOW}\n`);
+  await start(visitor, draft);
+  const seen = await eventually(async () => {
+    const { text } = await visitor.get(draft.path);
+    return text.includes('All NPIs are submitted') ? text : null;
+  });
+  t.regex(seen, /<span class="badge in-progress">/);
+  t.false(seen.includes(`${draft.path}/stop`));
+});
+
+test('another organization sees and changes no upload', async (t) => {
+  const draft = await upload(
+    await signedIn(await stack.organization(9)),
+    `npi\n${FOUND}\n`,
+  );
+  const stranger = await signedIn(await stack.organization(9));
+  const { text, token } = await stranger.get(UPLOADS);
+  t.regex(text, /There are no uploads yet/);
+  t.is((await stranger.get(draft.path)).status, 404);
+  t.is((await stranger.get(`${draft.path}/results.csv`)).status, 404);
+  for (const action of ['start', 'continue', 'stop', 'delete']) {
+    const fields = { form_token: token, column: '0' };
+    const { status } = await stranger.post(`${draft.path}/${action}`, fields);
+    t.is(status, 404, action);
+  }
+  const workflow = stack.client.workflow.getHandle(draft.path.split('/').at(-1) ?? '');
+  await t.throwsAsync(workflow.describe(), { name: 'WorkflowNotFoundError' });
+});
+
+test('only a stopped upload can continue, and a running one cannot be deleted', async (t) => {
+  const client = await stack.organization(5000);
+  const visitor = await signedIn(client);
+  const draft = await upload(visitor, `npi\n${FOUND}\n`);
+  const id = draft.path.split('/').at(-1) ?? '';
+  await visitor.post(`${draft.path}/continue`, { form_token: draft.token });
+  await visitor.post(`${draft.path}/stop`, { form_token: draft.token });
+  const workflow = stack.client.workflow.getHandle(id);
+  await t.throwsAsync(workflow.describe(), { name: 'WorkflowNotFoundError' });
+  t.regex((await visitor.get(draft.path)).text, /Look up 1 NPI</);
+
+  const slow = await stack.organization(5000, 12);
+  const other = await signedInAgain(slow);
+  const path = `${UPLOADS}/${await startMany(slow)}`;
+  const { token } = await other.get(path);
+  const kept = await other.post(`${path}/delete`, { form_token: token });
+  t.is(kept.status, 409);
+  t.regex(kept.text, /Stop it first/);
+});
+
+test('a visitor deletes a draft', async (t) => {
+  const visitor = await signedIn(await stack.organization(9));
+  const draft = await upload(visitor, `npi\n${FOUND}\n`);
+  const left = await visitor.post(`${draft.path}/delete`, { form_token: draft.token });
+  t.is(left.path, UPLOADS);
+  t.regex(left.text, /There are no uploads yet/);
+  t.is((await visitor.get(draft.path)).status, 404);
+});
+
+test('the reconciler deletes an expired upload with its file and parts', async (t) => {
+  const client = await stack.organization(1);
+  await startedUpload(stack.db, client, ordinaryNpis('found', 70));
+  const { organizationId } = client;
+  await query(stack.db, (tx) =>
+    tx
+      .update(uploads)
+      .set({ expiresAt: sql`clock_timestamp()` })
+      .where(eq(uploads.organizationId, organizationId)),
+  );
+  await stack.reconcile();
+  t.deepEqual(await listUploads(stack.db, organizationId), []);
+});
+
+test('a malformed id of an upload is an unknown one', async (t) => {
+  const visitor = await signedIn(await stack.organization(9));
+  const { token } = await visitor.get(UPLOADS);
+  for (const id of ['%00', '%ff', 'bat_1']) {
+    t.is((await visitor.get(`${UPLOADS}/${id}`)).status, 404, id);
+    const path = `${UPLOADS}/${id}/delete`;
+    t.is((await visitor.post(path, { form_token: token })).status, 404, path);
+  }
+});
+
+test('a cell with line breaks stays one cell in the results', async (t) => {
+  const visitor = await signedIn(await stack.organization(9));
+  // Excel ends rows with CR LF, and lines within a cell with LF.
+  const row = `${FOUND},"1 Main St\nApt 2"`;
+  const draft = await upload(visitor, `npi,address\r\n${row}\r\n`);
+  const { text } = await visitor.get(`${draft.path}/results.csv`);
+  t.true(text.includes(`\r\n${row},`), text);
+});
