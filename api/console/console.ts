@@ -173,6 +173,9 @@ function registerUploadRoutes(server: Server, db: Database): void {
   const handlers = uploadHandlers({ db, starter, files });
   const options = { ...CONSOLE_ROUTE, ext: { onCredentials: { method: authorize } } };
   const enter: Lifecycle.Method = (request, h) => {
+    // Browsers always announce the length, which hapi compares with its limit.
+    if (request.headers['content-length'] === undefined)
+      throw new CallFailed(411, { detail: 'Send the form with its Content-Length.' });
     const place = files.turns.enter(request.app.caller.organizationId);
     request.app.filePlace = place;
     whenOver(request, () => place.leave());

@@ -136,13 +136,10 @@ async function create(
 }
 
 /**
- * Reads the body of the form. hapi has compared its announced length with the limit.
- * @throws {CallFailed} 411 if the length is not announced, which browsers always do; 400 if the
- * visitor disconnects
+ * Reads the body of the form.
+ * @throws {CallFailed} 400 if the visitor disconnects
  */
-async function bodyOf({ headers, payload }: Request): Promise<Buffer<ArrayBuffer>> {
-  if (headers['content-length'] === undefined)
-    throw new CallFailed(411, { detail: 'Send the form with its Content-Length.' });
+async function bodyOf({ payload }: Request): Promise<Buffer<ArrayBuffer>> {
   try {
     return await buffer(payload as Readable);
   } catch {

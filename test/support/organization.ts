@@ -232,7 +232,7 @@ export function createCaller(baseUrl: string, apiKey: string) {
 }
 
 /** Ends a hanging test. This is less than AVA's limit, so that the failure names the line. */
-const HANG_MS = 150_000;
+export const HANG_MS = 150_000;
 
 /** Waits for a condition. Calls the function until it returns a value other than null. */
 export async function eventually<T>(look: () => Promise<T | null>): Promise<T> {

@@ -1,3 +1,5 @@
+import { eventually } from './organization.ts';
+
 /** A browser without scripts: it keeps cookies, follows redirects, and sends forms. */
 export class Visitor {
   readonly #baseUrl: string;
@@ -33,13 +35,19 @@ export class Visitor {
     return await this.post('/console/sign-in', { form_token: token, api_key: apiKey });
   }
 
-  /** Sends a request as it is given, and follows redirects. */
+  /**
+   * Sends a request as it is given, and follows redirects. Repeats the request while the service is
+   * at capacity, because many tests read files at the same time.
+   */
   async send(path: string, init: RequestInit): Promise<Seen> {
     const cookie = [...this.#cookies].map(([name, value]) => `${name}=${value}`);
-    const response = await fetch(new URL(path, this.#baseUrl), {
-      ...init,
-      headers: { ...init.headers, cookie: cookie.join('; ') },
-      redirect: 'manual',
+    const response = await eventually(async () => {
+      const response = await fetch(new URL(path, this.#baseUrl), {
+        ...init,
+        headers: { ...init.headers, cookie: cookie.join('; ') },
+        redirect: 'manual',
+      });
+      return response.status === 503 ? null : response;
     });
     for (const line of response.headers.getSetCookie()) {
       const [, name = '', value = ''] = /^([^=]+)=([^;]*)/.exec(line) ?? [];

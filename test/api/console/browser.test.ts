@@ -4,7 +4,7 @@ import axe from 'axe-core';
 import type { BrowserContext, Page } from 'playwright-core';
 import { openBrowser } from '../../support/browser.ts';
 import { fresh } from '../../support/database.ts';
-import { eventually } from '../../support/organization.ts';
+import { eventually, HANG_MS } from '../../support/organization.ts';
 import { SITE_SETTINGS } from '../../support/site.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
@@ -20,6 +20,7 @@ const stack = fresh(test, () => startStack({ publicUrl }));
 
 /** Signs in by the form, as a person does. */
 async function signIn(context: BrowserContext, apiKey: string) {
+  context.setDefaultTimeout(HANG_MS);
   const page = await context.newPage();
   const trouble: string[] = [];
   page.on('console', (message) => trouble.push(message.text()));
@@ -90,7 +91,7 @@ inBrowser('a person pastes NPIs into the console and sees their emails', async (
   await page.getByLabel('NPIs, up to 60').fill('2000000010\n2000000044');
   await page.getByRole('button', { name: 'Find emails' }).click();
   // The page shows the results without a reload.
-  await page.getByText('2 of 2').waitFor({ timeout: 60_000 });
+  await page.getByText('2 of 2').waitFor();
   t.regex(await page.locator('main').innerText(), /2000000010\s+completed\s+\S+@\S+/);
   // An NPI that is copied from a table has spaces around it.
   await page.getByRole('link', { name: 'Batches' }).first().click();
@@ -129,7 +130,7 @@ for (const [width, colorScheme] of [
       await page.getByText('You can close this page').waitFor();
       await checkPage(t, page);
       // The page shows the progress without a reload.
-      await page.locator('.badge.completed').waitFor({ timeout: 120_000 });
+      await page.locator('.badge.completed').waitFor();
       await checkPage(t, page);
       const downloading = page.waitForEvent('download');
       await page.getByRole('link', { name: 'Download the results' }).click();
@@ -140,6 +141,7 @@ for (const [width, colorScheme] of [
       t.true(lines.filter((line) => /@.+,completed,/.test(line)).length > 100);
       t.is(lines[201], 'Nobody,12,,,,not_asked,has 2 instead of 10 digits');
       await page.getByRole('link', { name: 'batches', exact: true }).click();
+      await page.getByRole('heading', { name: 'Batches' }).waitFor();
       await checkPage(t, page);
       await page.getByRole('link', { name: 'people.csv' }).first().click();
       // Deletes the file by keyboard, after a confirmation.
