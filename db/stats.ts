@@ -1,6 +1,6 @@
 import { and, asc, count, desc, eq, isNull, lt, or, sql } from 'drizzle-orm';
 import { type Database, query, run, type Transaction, transaction } from './client.ts';
-import { BREAKER } from './lookups/sources.ts';
+import { BREAKER } from './lookups/source-stats.ts';
 import type { StatName } from './metrics.ts';
 import {
   creditBalances,

@@ -1,17 +1,14 @@
 import type { EmailType } from '../../db/words.ts';
 import { type HttpAnswer, inBody, jsonApi } from '../http/client.ts';
 import { bodyOf, type Field, FieldError, type Pointer } from '../http/fields.ts';
+import { type Claim, candidatesOf, identityOf, timestampOf } from './answers.ts';
 import {
-  type Claim,
-  candidatesOf,
   type Identity,
-  identityOf,
   missingOf,
   type Need,
   type Step,
   type Subject,
   stepBy,
-  timestampOf,
   unlessPage,
   type Vendor,
   type Verdict,

@@ -7,16 +7,13 @@ import {
   retryAfterMs,
 } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
+import { type Claim, candidatesOf, identityOf, stepOfCandidates } from './answers.ts';
 import {
-  type Claim,
-  candidatesOf,
   employeeOf,
   GIVEN_UP,
   type Identity,
-  identityOf,
   type Step,
   stepBy,
-  stepOfCandidates,
   typesOf,
   unlessPage,
   type Vendor,

@@ -1,13 +1,10 @@
 import { inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
+import { candidatesOf, identityOf, stepOfCandidates, timestampOf } from './answers.ts';
 import {
   askingByEmployer,
-  candidatesOf,
-  identityOf,
   type Step,
   stepBy,
-  stepOfCandidates,
-  timestampOf,
   unlessPage,
   type Vendor,
   type VendorFacts,

@@ -6,14 +6,12 @@ import {
   retryAfterMs,
 } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
+import { candidatesOf, identityOf, stepOfCandidates } from './answers.ts';
 import {
   askingByEmployer,
-  candidatesOf,
   type Identity,
-  identityOf,
   type Step,
   stepBy,
-  stepOfCandidates,
   type Vendor,
   type VendorFacts,
   type VendorOptions,

@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs';
 import { type FileHandle, open, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { pipeline } from 'node:stream/promises';
-import { isEmployerDomain } from '../../activities/person/employer.ts';
+import { isEmployerDomain } from '../../activities/person/employer-domains.ts';
 import { mismatchOf } from '../../activities/person/identity.ts';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { buildSubject } from '../../activities/person/subject.ts';

@@ -3,7 +3,7 @@ import { DNS } from '../../activities/verification/dns-control.ts';
 import type { Database } from '../../db/client.ts';
 import { GRACE_SECONDS } from '../../db/doctor/check.ts';
 import { DELIVERY_GRACE_SECONDS } from '../../db/doctor/work.ts';
-import { readSourceStats } from '../../db/lookups/sources.ts';
+import { readSourceStats } from '../../db/lookups/source-stats.ts';
 import { readiness } from '../../db/migrate.ts';
 import { readServerStats, SERVER_LIMITS } from '../../db/server.ts';
 import { readConcerns, readStats } from '../../db/stats.ts';

@@ -3,7 +3,7 @@ import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts'
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { countMisses, forgetChecks, forgetMisses } from '../../db/lookups/lookups.ts';
-import { readSourceStats, type SourceStats } from '../../db/lookups/sources.ts';
+import { readSourceStats, type SourceStats } from '../../db/lookups/source-stats.ts';
 import {
   change,
   countedSince,

@@ -3,7 +3,7 @@ import { createServer, type Socket } from 'node:net';
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { readSourceStats } from '../../db/lookups/sources.ts';
+import { readSourceStats } from '../../db/lookups/source-stats.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';

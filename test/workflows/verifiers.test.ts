@@ -4,7 +4,7 @@ import { json } from 'node:stream/consumers';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
-import { readSourceStats } from '../../db/lookups/sources.ts';
+import { readSourceStats } from '../../db/lookups/source-stats.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
