@@ -99,8 +99,8 @@ async function submitPart(deps: UploadDeps, part: NextPart): Promise<UploadStep>
 }
 
 /**
- * Cuts a part to the NPIs that the available credits suffice for. If they suffice for none, waits
- * for held credits, which may return. Without held credits, stops the upload.
+ * Cuts a part to the NPIs that the available credits suffice for. If they do not even suffice for
+ * one NPI, waits for held credits, which may return. Without held credits, stops the upload.
  */
 async function spendTheRest(
   { db }: UploadDeps,

@@ -89,7 +89,7 @@ interface CallAnswer {
 
 /**
  * Counts and times a call to a source, and records a span. The label `answer` is the result's
- * `why`. If it has none, the label is its `verdict`, and without a verdict its `kind`.
+ * `why`. Without a `why`, the label is its `verdict`, and without a verdict its `kind`.
  */
 export async function countCall<T extends CallAnswer>(
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',

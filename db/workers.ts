@@ -17,7 +17,7 @@ export interface ApiProcess {
 }
 
 export interface WorkerProcess extends ApiProcess {
-  /** The build id of its workflows. API processes have none. */
+  /** The build id of its workflows. API processes run no workflows. */
   readonly buildId: string;
 }
 

@@ -46,7 +46,7 @@ export interface Person extends PersonName {
   readonly middle: string | null;
   /**
    * The number that distinguishes people of the same name in one family: 1 for `Sr`, 2 for `Jr` and
-   * `II`, and so on. Null if the name has none.
+   * `II`, and so on. Null if the name has no such number.
    */
   readonly generation: number | null;
   /** Other names of the person in NPPES, such as a name before a marriage. */

@@ -11,7 +11,7 @@ export interface Contact {
   readonly cells: readonly string[];
   /** The cell in the NPI column. */
   readonly cell: string;
-  /** The NPI, or null if the cell has none. */
+  /** The NPI, or null if the cell does not contain one. */
   readonly npi: string | null;
   /** The reason why the row can't be used, or empty. */
   readonly problem: string;

@@ -25,7 +25,7 @@ export interface Usage {
    * counted.
    */
   readonly sourceDollars: number;
-  /** The references of the grants, such as invoice numbers, or null if they have none. */
+  /** The references of the grants, such as invoice numbers, or null without references. */
   readonly references: string | null;
 }
 

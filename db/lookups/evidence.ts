@@ -39,8 +39,8 @@ const MAX_CHECKS = 50;
 
 export interface EvidenceRequest extends Readonly<typeof requests.$inferSelect> {
   /**
-   * True if the ledger has a charge for the request. If a completed request has none, doctor
-   * reports it.
+   * True if the ledger has a charge for the request. Without a charge for a completed
+   * request, doctor reports it.
    */
   readonly isCharged: boolean;
 }

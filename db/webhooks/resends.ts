@@ -17,8 +17,7 @@ import { type LoggedDelivery, selectDelivery } from './log.ts';
 
 // Resends deliveries. A resent delivery keeps its id and starts its retry schedule again. Its row
 // is also an outbox entry for the workflow that sends it: checked_at is null until that workflow
-// exists. The sweep starts the workflow of each delivery that has none, even if the delivery was
-// never resent.
+// exists. The sweep starts a missing workflow even if the delivery was never resent.
 
 type Delivery = Readonly<typeof webhookDeliveries.$inferSelect>;
 

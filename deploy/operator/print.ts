@@ -8,7 +8,7 @@ import type { ProgressOutput } from '../nppes/output.ts';
 
 /**
  * The space for the output of a command, in columns of the terminal. A character has one column,
- * most Chinese, Japanese, and Korean ones have two, and a combining mark has none.
+ * most Chinese, Japanese, and Korean ones have two, and a combining mark takes no space.
  */
 export interface Page {
   /** A table leaves out the columns that don't fit into this width. */

@@ -241,7 +241,7 @@ async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean
   return true;
 }
 
-/** Starts workflows for due deliveries that have none. */
+/** Starts the missing workflows of due deliveries. */
 async function startDeliveries(
   deps: ReconcilerDeps,
   isOver: () => boolean,

@@ -30,7 +30,7 @@ const FAILING_ATTEMPTS = 4;
 
 /**
  * Compares batches, deliveries, and lookups with their workflows. Checks that unfinished work has
- * an open workflow, that finished work has none, that no workflow is stuck, and that the Temporal
+ * an open workflow and finished work does not, that no workflow is stuck, and that the Temporal
  * Schedule is running. Each finding is checked a second time, because work continues during the
  * check and Temporal's lists of workflows are updated late.
  */

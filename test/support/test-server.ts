@@ -32,7 +32,7 @@ exec java -cp "$(dirname "$0")/lib/*" io.temporal.testserver.TestServer "$@"
  * Returns Temporal's time-skipping test server: the one on PATH, else the one kept in the cache
  * folder, else the SDK's download, else the Java server, which Maven installs once in about 20 s.
  * Several processes may call this at once.
- * @throws {Error} one sentence that says what to install, if there is none
+ * @throws {Error} one sentence that says what to install, if no server is found
  */
 export async function findTestServer(): Promise<EphemeralServerExecutable> {
   const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);

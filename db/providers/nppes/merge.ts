@@ -169,7 +169,8 @@ export interface DetailFile {
 const DAY = '$1::text::date';
 
 /**
- * Returns whether a table has any rows. If it has none, an import cannot remove anything from it.
+ * Returns whether a table has any rows. An import cannot remove anything from a table
+ * without rows.
  */
 export async function hasRows(
   connection: NppesConnection,
