@@ -234,14 +234,20 @@ export function createCaller(baseUrl: string, apiKey: string) {
 /** Ends a hanging test. This is less than AVA's limit, so that the failure names the line. */
 export const HANG_MS = 150_000;
 
-/** Waits for a condition. Calls the function until it returns a value other than null. */
-export async function eventually<T>(look: () => Promise<T | null>): Promise<T> {
-  const deadline = Date.now() + HANG_MS;
+/**
+ * Waits for a condition. Calls the function until it returns a value other than null.
+ * @param hangMs the time after which the condition is given up, in milliseconds
+ */
+export async function eventually<T>(
+  look: () => Promise<T | null>,
+  hangMs = HANG_MS,
+): Promise<T> {
+  const deadline = Date.now() + hangMs;
   for (;;) {
     const seen = await look();
     if (seen !== null) return seen;
     if (Date.now() > deadline)
-      throw new Error(`the condition did not come true within ${HANG_MS / 1000} s`);
+      throw new Error(`the condition did not come true within ${hangMs / 1000} s`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }

@@ -1,6 +1,7 @@
 import test from 'ava';
 import {
   DEFAULT,
+  MAX_RUN_MS,
   mistakeIn,
   type Outcome,
   type Score,
@@ -17,8 +18,7 @@ const TRAPS = readTraps();
 const outcomes: Outcome[] = [];
 
 test.before(async (t) => {
-  // Long enough for a busy machine.
-  t.timeout(600_000);
+  t.timeout(MAX_RUN_MS);
   outcomes.push(...(await springTraps(TRAPS, DEFAULT)));
 });
 
