@@ -22,6 +22,7 @@ import { deliveryHandlers } from './deliveries.ts';
 import { FilePool } from './file-pool.ts';
 import { pageHandlers } from './pages.ts';
 import {
+  AUTHORIZED_ROUTE,
   authorize,
   CallFailed,
   CONSOLE_ROUTE,
@@ -104,7 +105,6 @@ function registerConsoleRoutes(server: Server, db: Database): void {
   const handlers = pageHandlers(db);
   const pages = {
     '/console': handlers.overview,
-    '/console/submit': handlers.showSubmit,
     '/console/batches': handlers.batches,
     [BATCH]: handlers.batch,
     [`${BATCH}/results.csv`]: handlers.results,
@@ -117,6 +117,7 @@ function registerConsoleRoutes(server: Server, db: Database): void {
     '/console/deliveries': deliveryHandlers.resendFailed,
   };
   addRoutes(server, CONSOLE_ROUTE, pages, forms);
+  addRoutes(server, AUTHORIZED_ROUTE, { '/console/submit': handlers.showSubmit }, {});
 }
 
 function addFile(server: Server, name: string, type: string): void {
@@ -171,7 +172,6 @@ function registerUploadRoutes(server: Server, db: Database): void {
   server.ext('onPostStop', () => files.close());
   const { starter } = server.app;
   const handlers = uploadHandlers({ db, starter, files });
-  const options = { ...CONSOLE_ROUTE, ext: { onCredentials: { method: authorize } } };
   const enter: Lifecycle.Method = (request, h) => {
     // Browsers always announce the length, which hapi compares with its limit.
     if (request.headers['content-length'] === undefined)
@@ -200,7 +200,7 @@ function registerUploadRoutes(server: Server, db: Database): void {
     [`${UPLOAD}/stop`]: handlers.stop,
     [`${UPLOAD}/delete`]: handlers.delete,
   };
-  addRoutes(server, options, pages, forms);
+  addRoutes(server, AUTHORIZED_ROUTE, pages, forms);
 }
 
 /** Texts for errors that do not come from the API. */

@@ -90,6 +90,24 @@ export const CONSOLE_ROUTE = {
   plugins: { crumb: {} },
 } as const satisfies RouteOptions;
 
+/**
+ * Checks the key of the session as the API does, for pages that do not call the API. Counts the
+ * request toward the rate limit of the key.
+ * @throws {ApiError} if the API would reject the request
+ */
+export const authorize: Lifecycle.Method = async (request, h) => {
+  request.headers.authorization = `Bearer ${keyOf(request)}`;
+  const { credentials } = await request.server.auth.test('api-key', request);
+  request.app.caller = credentials;
+  return h.continue;
+};
+
+/** The options of routes that do not call the API, which would check the key. */
+export const AUTHORIZED_ROUTE = {
+  ...CONSOLE_ROUTE,
+  ext: { onCredentials: { method: authorize } },
+} as const satisfies RouteOptions;
+
 /** The options of a route that receives a form. */
 export const FORM = {
   parse: true,
@@ -179,18 +197,6 @@ export async function callApi<T>(
   if (status >= 400) throw new CallFailed(status, answer);
   return { headers: sent, body: answer };
 }
-
-/**
- * Checks the key of the session as the API does, for pages that do not call the API. Counts the
- * request toward the rate limit of the key.
- * @throws {ApiError} if the API would reject the request
- */
-export const authorize: Lifecycle.Method = async (request, h) => {
-  request.headers.authorization = `Bearer ${keyOf(request)}`;
-  const { credentials } = await request.server.auth.test('api-key', request);
-  request.app.caller = credentials;
-  return h.continue;
-};
 
 /** Returns the handlers that start and end sessions. */
 export const sessionHandlers = {
