@@ -11,7 +11,7 @@ import type {
 // Runs the functions of file-reader.ts in a thread, so that a large or hostile file does not delay
 // requests.
 
-/** The time limit of a task. A file of 5 MB takes less than a second. */
+/** The time limit of a task, without the start of its thread. 5 MB take less than a second. */
 const MAX_MS = 5000;
 /** The memory limit of the thread. A file of 5 MB needs less than half of it. */
 const MAX_HEAP_MB = 256;
@@ -61,8 +61,10 @@ export class FilePool {
     return this.#pool.destroy();
   }
 
-  #run<T>(name: string, task: object): Promise<T> {
-    return this.#pool.run(task, { name, signal: AbortSignal.timeout(MAX_MS) });
+  async #run<T>(name: string, task: object): Promise<T> {
+    // Starts the thread if there is none. On a busy machine, this can take longer than the task.
+    await this.#pool.run({}, { name: 'ready' });
+    return await this.#pool.run(task, { name, signal: AbortSignal.timeout(MAX_MS) });
   }
 }
 

@@ -71,6 +71,9 @@ export async function readForm({
   return { fileName, content: await file.bytes() };
 }
 
+/** Does nothing. It is called to start the thread. */
+export function ready(): void {}
+
 export interface InspectTask {
   readonly file: UploadedFile;
   /** The position of the NPI column, or null to guess it. */
