@@ -22,6 +22,7 @@ import {
 } from '../../db/uploads/uploads.ts';
 import { REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
 import type { Place } from '../http/turn-queue.ts';
+import { problem } from '../problems.ts';
 import { type Starter, startUpload as startWorkflow } from '../temporal.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, NpiResult, UploadedFile } from './file-reader.ts';
@@ -127,12 +128,21 @@ async function create(
   if (typeof received === 'string') return await listPage(deps, request, h, received);
   const { organizationId, keyId: apiKeyId } = request.app.caller;
   const file = { ...received, content: Buffer.from(received.content) };
-  const uploadId = await request.app.place.inTurn(() =>
+  const outcome = await request.app.place.inTurn(() =>
     createUpload(deps.db, { organizationId, apiKeyId }, file),
   );
-  if (uploadId !== null) return h.redirect(pathOf({ id: uploadId })).code(303);
-  const full = `You have ${MAX_UPLOADS} uploads. Delete one of them first.`;
-  return await listPage(deps, request, h, full);
+  switch (outcome.kind) {
+    case 'created':
+      return h.redirect(pathOf({ id: outcome.uploadId })).code(303);
+    case 'closed':
+      throw problem('api_key_revoked');
+    case 'full': {
+      const full = `You have ${MAX_UPLOADS} uploads. Delete one of them first.`;
+      return await listPage(deps, request, h, full);
+    }
+    default:
+      return outcome satisfies never;
+  }
 }
 
 /**
@@ -247,18 +257,24 @@ async function requireUpload(db: Database, request: Request): Promise<Upload> {
   const id = idOf(request);
   // PostgreSQL rejects some texts, such as those with a NUL.
   const upload = isId('upl', id.uploadId) ? await findUpload(db, id) : null;
-  if (upload) return upload;
-  const detail = 'There is no upload with this id. Uploads are deleted after seven days.';
-  throw new CallFailed(404, { detail });
+  if (!upload) throw noUpload();
+  return upload;
 }
 
+function noUpload(): CallFailed {
+  const detail = 'There is no upload with this id. Uploads are deleted after seven days.';
+  return new CallFailed(404, { detail });
+}
+
+/** @throws {CallFailed} 404 if the upload was deleted in the meantime */
 async function storedFile(
   db: Database,
   request: Request,
   { fileName }: Upload,
 ): Promise<UploadedFile> {
   const content = await readUploadFile(db, idOf(request));
-  return { fileName, content: content ?? Buffer.alloc(0) };
+  if (!content) throw noUpload();
+  return { fileName, content };
 }
 
 /** Shows all uploads, and a problem of the file that the visitor chose. */

@@ -8,6 +8,7 @@ import {
   isNotNull,
   isNull,
   ne,
+  not,
   or,
   type SQL,
   sql,
@@ -36,28 +37,42 @@ export const MAX_UPLOAD_BYTES = 5_000_000;
 /** The number of NPIs that one batch can have. */
 const PART = 60;
 
+export type CreateOutcome =
+  | { readonly kind: 'created'; readonly uploadId: string }
+  /** The organization already has `MAX_UPLOADS` uploads. */
+  | { readonly kind: 'full' }
+  /** The organization was closed while the file arrived. */
+  | { readonly kind: 'closed' };
+
 /**
  * Stores a file as a draft for a day.
  * @param file its name has 1 to 200 characters
- * @returns the id, or null if the organization already has `MAX_UPLOADS` uploads, or was closed
- * while the file arrived
  */
 export async function createUpload(
   db: Database,
   by: { readonly organizationId: string; readonly apiKeyId: string },
   file: { readonly fileName: string; readonly content: Buffer },
-): Promise<string | null> {
-  const id = newId('upl');
-  const created = await run(db)`
-    insert into uploads (id, organization_id, api_key_id, file_name, content, expires_at)
-    select ${id}, ${by.organizationId}, ${by.apiKeyId}, ${file.fileName}, ${file.content},
-           clock_timestamp() + interval '1 day'
-      from organizations o
-     where o.id = ${by.organizationId}
-       and o.closed_at is null
-       and (select count(*) from uploads where organization_id = o.id) < ${MAX_UPLOADS}
-    returning id`;
-  return created.length > 0 ? id : null;
+): Promise<CreateOutcome> {
+  const uploadId = newId('upl');
+  const rows = await run<{ readonly isClosed: boolean; readonly isFull: boolean }>(db)`
+    with owner as (
+      select o.id,
+             o.closed_at is not null as "isClosed",
+             (select count(*) from uploads where organization_id = o.id) >= ${MAX_UPLOADS}
+               as "isFull"
+        from organizations o
+       where o.id = ${by.organizationId}
+    ), created as (
+      insert into uploads (id, organization_id, api_key_id, file_name, content, expires_at)
+      select ${uploadId}, owner.id, ${by.apiKeyId}, ${file.fileName}, ${file.content},
+             clock_timestamp() + interval '1 day'
+        from owner
+       where not "isClosed" and not "isFull"
+    )
+    select "isClosed", "isFull" from owner`;
+  const { isClosed, isFull } = only(rows);
+  if (isClosed) return { kind: 'closed' };
+  return isFull ? { kind: 'full' } : { kind: 'created', uploadId };
 }
 
 /** Lists the uploads of an organization, newest first. */
@@ -248,17 +263,13 @@ export async function continueUpload(
 
 /**
  * Deletes an upload with its file. Batches that were submitted stay.
- * @returns false if the organization has no such upload, or if it is still being submitted
+ * @returns false if the organization has no such upload, or if parts are left to submit
  */
 export async function deleteUpload(
   db: Database,
   { organizationId, uploadId }: UploadId,
 ): Promise<boolean> {
-  const isAtRest = or(
-    isNull(uploads.startedAt),
-    isNotNull(uploads.submittedAt),
-    isNotNull(uploads.stopReason),
-  );
+  const isAtRest = or(isNotNull(uploads.stopReason), not(HAS_PARTS_LEFT));
   const deleted = await query(db, (tx) =>
     tx
       .delete(uploads)

@@ -258,7 +258,7 @@ test.serial('a file that arrives after the close is not stored', async (t) => {
   await json('org', 'close', id, '--yes', ...WHY);
   const by = { organizationId: id, apiKeyId: organization.keyId };
   const file = { fileName: 'sesame.csv', content: Buffer.from('npi') };
-  t.is(await createUpload(db, by, file), null);
+  t.deepEqual(await createUpload(db, by, file), { kind: 'closed' });
   t.deepEqual(await listUploads(db, id), []);
 });
 

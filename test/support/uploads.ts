@@ -1,6 +1,8 @@
 import type { Database } from '../../db/client.ts';
+import { cutPart } from '../../db/uploads/parts.ts';
 import { createUpload, startUpload } from '../../db/uploads/uploads.ts';
 import type { Organization } from './organization.ts';
+import { ordinaryNpis } from './vendors.ts';
 
 /**
  * Stores a file with these NPIs and starts its upload, without its workflow.
@@ -15,9 +17,23 @@ export async function startedUpload(
     fileName: 'npis.csv',
     content: Buffer.from(`npi\n${npis.join('\n')}\n`),
   };
-  const uploadId = await createUpload(db, { organizationId, apiKeyId }, file);
-  if (uploadId === null) throw new Error('too many uploads');
+  const created = await createUpload(db, { organizationId, apiKeyId }, file);
+  if (created.kind !== 'created') throw new Error(`the upload is ${created.kind}`);
+  const { uploadId } = created;
   const chosen = { npiColumn: 0, requestedType: 'any', npis } as const;
   await startUpload(db, { organizationId, uploadId }, chosen);
+  return uploadId;
+}
+
+/** As `startedUpload`, with small parts of the same size. Together, they have at most 60 NPIs. */
+export async function uploadInParts(
+  db: Database,
+  organization: Organization,
+  { parts, size }: { readonly parts: number; readonly size: number },
+): Promise<string> {
+  const npis = ordinaryNpis('found', parts * size);
+  const uploadId = await startedUpload(db, organization, npis);
+  for (let position = 0; position < parts - 1; position += 1)
+    await cutPart(db, { uploadId, position }, size);
   return uploadId;
 }
