@@ -1,21 +1,22 @@
 import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
+import { setLimit } from '../../db/accounts/organizations.ts';
 import { only } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
 import { listUploadBatches } from '../../db/uploads/uploads.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
 import { fresh, testSetting } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { BY, eventually } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
-import { startedUpload } from '../support/uploads.ts';
-import { ordinaryNpis } from '../support/vendors.ts';
+import { uploadInParts } from '../support/uploads.ts';
 
 // Tests an upload of the console while the worker is killed again and again.
 
-const NPIS = 600;
-const PARTS = NPIS / 60;
+const PARTS = 10;
+const SIZE = 6;
+const NPIS = PARTS * SIZE;
 
 const temporal = fresh(test, () =>
   startTemporal({ cli: testSetting('TEST_TEMPORAL_CLI'), namespace: 'default' }),
@@ -29,9 +30,12 @@ test('an upload continues after workers are killed, and submits no NPI twice', a
   const live = await stack.organization(0);
   const sandbox = await stack.sandboxOf(live);
   const { organizationId } = sandbox;
-  const uploadId = await startedUpload(stack.db, sandbox, ordinaryNpis('found', NPIS));
+  const whole = { parts: PARTS, size: SIZE };
+  const uploadId = await uploadInParts(stack.db, sandbox, whole);
   const submitted = async () => (await listUploadBatches(stack.db, uploadId)).length;
   for (const parts of [1, 4]) {
+    // The rate limit keeps the upload from its end until the worker is killed.
+    await setLimit(stack.db, BY, organizationId, parts + 2);
     const worker = await workers.start(stack);
     await eventually(async () => ((await submitted()) >= parts ? true : null));
     process.kill(worker.pid, 'SIGKILL');
@@ -39,6 +43,7 @@ test('an upload continues after workers are killed, and submits no NPI twice', a
   }
   t.true((await submitted()) < PARTS, 'killed in the middle');
 
+  await setLimit(stack.db, BY, organizationId, 100_000);
   await workers.start(stack);
   await eventually(async () => {
     const open = await stack.openRequests(organizationId);
