@@ -244,6 +244,7 @@ export async function transaction<T>(
  */
 const WHOLE_TABLES = Object.entries({
   statement_timeout: '15min',
+  lock_timeout: '5s',
   work_mem: '256MB',
   jit: 'off',
   parallel_setup_cost: '100',

@@ -9,6 +9,7 @@ import { checkServer } from '../../db/doctor/server.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { noteDoctor } from '../../db/routines.ts';
 import { type Config, loadConfig } from '../config/config.ts';
+import { explain } from '../problem.ts';
 import { accountable } from './arguments.ts';
 import { counted, type Part, type Report, type Run, table } from './print.ts';
 
@@ -55,21 +56,43 @@ async function examine(
   const config = loadConfig();
   const repairs = fix ? await repairAll(db, by, config) : undefined;
   const begun = performance.now();
-  const checks = await diagnose(db, config);
-  const notes: string[] = [];
-  if (!offline) {
-    const temporal = await checkTemporal(db, config);
-    checks.push(...temporal.checks);
-    notes.push(...temporal.notes);
-    // The next findings are not noted, because they have their own metrics, which are always
-    // current.
-    await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
-    checks.push(...(await checkProcesses(db)));
-  }
-  checks.push(...(await checkServer(db)));
+  // Comes first, because a lock on a table can block all other checks.
+  const server = await checkServer(db);
+  const { checks, notes } = await checkService(db, config, offline === true).catch(
+    (error: unknown) => {
+      if (!(error instanceof DatabaseError) || sumOf(server) === 0) throw error;
+      return { checks: [], notes: [`Nothing else was checked: ${explain(error)}.`] };
+    },
+  );
   const durationMs = Math.round(performance.now() - begun);
-  const findings = sumOf(checks);
+  return reportOf([...checks, ...server], notes, durationMs, repairs);
+}
 
+/** Checks everything except PostgreSQL itself. */
+async function checkService(
+  db: Database,
+  config: Config,
+  offline: boolean,
+): Promise<Checked> {
+  const checks = await diagnose(db, config);
+  if (offline) return { checks, notes: [] };
+  const temporal = await checkTemporal(db, config);
+  checks.push(...temporal.checks);
+  const notes = [...temporal.notes];
+  // The next findings are not noted, because they have their own metrics, which are always
+  // current.
+  await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
+  checks.push(...(await checkProcesses(db)));
+  return { checks, notes };
+}
+
+function reportOf(
+  checks: readonly CheckResult[],
+  notes: readonly string[],
+  durationMs: number,
+  repairs: Awaited<ReturnType<typeof repairAll>> | undefined,
+): Report {
+  const findings = sumOf(checks);
   const found = checks.filter((check) => check.findings > 0);
   const parts: Part[] = found.map(textOf);
   if (repairs !== undefined) parts.push('REPAIRS', table(repairs));
@@ -90,13 +113,13 @@ function sumOf(checks: readonly CheckResult[]): number {
   return checks.reduce((sum, check) => sum + check.findings, 0);
 }
 
-/** The results of the checks of Temporal, and notes that say which checks could not run and why. */
-interface TemporalChecks {
+/** The results of checks, and notes that say which checks could not run and why. */
+interface Checked {
   readonly checks: readonly CheckResult[];
   readonly notes: readonly string[];
 }
 
-async function checkTemporal(db: Database, config: Config): Promise<TemporalChecks> {
+async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   if (!config.temporalEnvironment.TEMPORAL_ADDRESS) {
     return { checks: [], notes: [NOT_SET] };
   }

@@ -3,10 +3,11 @@ import { DNS } from '../../activities/verification/dns-control.ts';
 import type { Database } from '../../db/client.ts';
 import { GRACE_SECONDS } from '../../db/doctor/check.ts';
 import { DELIVERY_GRACE_SECONDS } from '../../db/doctor/work.ts';
+import { DatabaseError } from '../../db/errors.ts';
 import { readSourceStats } from '../../db/lookups/source-stats.ts';
 import { readiness } from '../../db/migrate.ts';
 import { readServerStats, SERVER_LIMITS } from '../../db/server.ts';
-import { readConcerns, readStats } from '../../db/stats.ts';
+import { readConcerns, readStats, type Stat } from '../../db/stats.ts';
 import { tlsWarning } from '../../db/tls.ts';
 import { listApis, listSilent, listVersions } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
@@ -114,7 +115,23 @@ export function addCommands(program: Command, run: Run): void {
 }
 
 async function reportStatus(db: Database): Promise<Report> {
-  const stats = await sumStats(db);
+  // Comes first, because a lock on a table can block everything else.
+  const server = sumStats(await readServerStats(db));
+  try {
+    return await reportService(db, server);
+  } catch (error) {
+    const attention = aboveLimits(server);
+    if (!(error instanceof DatabaseError) || attention.length === 0) throw error;
+    attention.push(`nothing else could be read from PostgreSQL (${error.code})`);
+    const parts = [summaryOf(attention), 'NOW', fields(server)];
+    return { data: { attention, stats: server }, parts, exitCode: 3 };
+  }
+}
+
+type Stats = Readonly<Record<string, number>>;
+
+async function reportService(db: Database, server: Stats): Promise<Report> {
+  const stats = { ...server, ...sumStats(await readStats(db, [])) };
   const sources = await listSources(db);
   const workers = await listVersions(db);
   const apis = await listApis(db);
@@ -130,13 +147,7 @@ async function reportStatus(db: Database): Promise<Report> {
   const attention = [...healthWarnings(health), ...trouble(apis, workers)];
   attention.push(...(await listSilent(db)).map(silentProcesses));
   attention.push(...failures(concerns.settledInTheLastQuarterHour));
-  for (const { stat, max, warning } of LIMITS) {
-    const value = stats[stat] ?? 0;
-    if (value > max) attention.push(warning);
-  }
-  const { database_connections_used: used = 0, database_connections_limit: most = 0 } =
-    stats;
-  if (used >= SERVER_LIMITS.connectionShare * most) attention.push(CONNECTIONS_SPENT);
+  attention.push(...aboveLimits(stats));
   if (isHeldWithoutRequest(stats)) attention.push(HELD_WITHOUT_REQUEST);
   for (const { source, breaker, lastError } of sources) {
     if (breaker === 'open' || breaker === 'half_open') {
@@ -164,12 +175,19 @@ async function reportStatus(db: Database): Promise<Report> {
   };
 }
 
-/**
- * Returns the stats of the service, such as `requests_open_accepted`, added up over all organizations.
- */
-async function sumStats(db: Database): Promise<Record<string, number>> {
+/** Returns a sentence for each stat that is above its limit. */
+function aboveLimits(stats: Stats): string[] {
+  const above = LIMITS.filter(({ stat, max }) => (stats[stat] ?? 0) > max);
+  const warnings = above.map(({ warning }) => warning);
+  const { database_connections_used: used = 0, database_connections_limit: most = 0 } =
+    stats;
+  if (used >= SERVER_LIMITS.connectionShare * most) warnings.push(CONNECTIONS_SPENT);
+  return warnings;
+}
+
+/** Returns stats, such as `requests_open_accepted`, added up over all organizations. */
+function sumStats(read: readonly Stat[]): Stats {
   const stats: Record<string, number> = {};
-  const read = [...(await readServerStats(db)), ...(await readStats(db, []))];
   for (const { name, labels, value } of read) {
     const words = [name.replace('npe_', '')];
     for (const [label, kind] of Object.entries(labels)) {
@@ -199,7 +217,7 @@ async function listSources(db: Database) {
 }
 
 /** Returns true if credits are held although no request is open. */
-function isHeldWithoutRequest(stats: Readonly<Record<string, number>>): boolean {
+function isHeldWithoutRequest(stats: Stats): boolean {
   const accepted = stats.requests_open_accepted ?? 0;
   const inProgress = stats.requests_open_in_progress ?? 0;
   const held = stats.credits_balance_held ?? 0;

@@ -4,11 +4,12 @@ import { claimTurn, noteSweep } from '../../db/requests/outbox.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import type { ConfiguredSource } from '../../db/stats.ts';
-import { noteUsedCredits, readStats } from '../../db/stats.ts';
+import { noteUsedCredits, readConcerns, readStats } from '../../db/stats.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import {
   acceptedIds,
   openOrganization,
+  openTestKey,
   RULES,
   submitCommand,
 } from '../support/organization.ts';
@@ -203,12 +204,45 @@ test.serial(
       (now.npe_delivery_overdue_seconds ?? 0) > 0 &&
         (now.npe_delivery_overdue_seconds ?? 0) < 70,
     );
+    const lease = (until: string) => sql`
+      update webhook_deliveries set leased_until = now() + ${until}::interval where request_id = ${first}`;
+    await lease('1 minute');
+    t.is((await stats()).npe_delivery_overdue_seconds, 0, 'it is being sent');
+    await lease('-1 second');
+    t.true(((await stats()).npe_delivery_overdue_seconds ?? 0) > 0, 'its sender died');
     const { organizationId } = await openOrganization(db, 0);
     await sql`insert into webhook_hosts (organization_id, host, failures, open_until)
             values (${organizationId}, 'a.test', 5, now()), (${organizationId}, 'b.test', 1, null)`;
     const failing = await stats();
     t.is(failing[`npe_hosts_failing ${organizationId}`], 1);
     t.is(failing['npe_hosts_failing other'], 0);
+  },
+);
+
+test.serial(
+  'sandboxes are neither low on credits nor among recent outcomes',
+  async (t) => {
+    const live = await openOrganization(db, 5);
+    const sandbox = await openTestKey(db, live);
+    const { organizationId } = sandbox;
+    const command = submitCommand(sandbox, { npis: npis(1), outcomes: ['stored'] });
+    const before = await readConcerns(db);
+    const outcome = await submit(db, command, RULES);
+    await sql`
+      update credit_balances
+         set available = 1, used = 1000, total = 1001
+       where organization_id = ${organizationId}`;
+    const low = (await stats()).npe_organizations_low;
+    t.is(outcome.kind, 'accepted');
+    const after = await readConcerns(db);
+    t.deepEqual(after.settledInTheLastQuarterHour, before.settledInTheLastQuarterHour);
+    t.is(low, before.nearlyOutOfCredits.length);
+    t.deepEqual(after.nearlyOutOfCredits, before.nearlyOutOfCredits);
+    await sql`delete from used_credits`;
+    await noteUsedCredits(worker);
+    const noted = await sql`select organization_id from used_credits`;
+    t.true(noted.some((one) => one.organization_id === live.organizationId));
+    t.false(noted.some((one) => one.organization_id === organizationId));
   },
 );
 
