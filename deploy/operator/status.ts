@@ -16,7 +16,7 @@ import { fields, type Part, type Report, type Run, spelled, table } from './prin
 const HOUR_MS = 3_600_000;
 
 /**
- * A stat that needs attention if it is above a limit. The checks of `doctor` have the same limits.
+ * A stat that needs attention if it is above a limit. The alerts have the same limits.
  */
 interface Limit {
   readonly stat: string;
@@ -24,7 +24,7 @@ interface Limit {
   readonly warning: string;
 }
 
-const LIMITS: readonly Limit[] = [
+export const LIMITS: readonly Limit[] = [
   {
     stat: 'sweep_age_seconds',
     max: 2 * GRACE_SECONDS,

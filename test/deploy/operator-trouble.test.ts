@@ -1,6 +1,8 @@
+import { readFileSync } from 'node:fs';
 import test from 'ava';
 import postgres from 'postgres';
 import { submit } from '../../db/requests/submit.ts';
+import { LIMITS } from '../../deploy/operator/status.ts';
 import { freshDatabase, testSetting } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import { openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -86,4 +88,23 @@ test.serial('doctor does not blame Temporal for an error of PostgreSQL', async (
   await undo();
   t.deepEqual([code, stdout], [1, '']);
   t.regex(stderr, /reported an error \(code 22012\)/);
+});
+
+test('status has the limits of the alerts', (t) => {
+  const file = new URL('../../deploy/prometheus/alerts.yaml', import.meta.url);
+  const alerts = new Map<string, number>();
+  const rules = /npe_(\w+)(?:\{state="(\w+)"\})?\) > ([\de* ]*\d)/g;
+  for (const [, name, state, limit = ''] of readFileSync(file, 'utf8').matchAll(rules)) {
+    const stat = state === undefined ? name : `${name}_${state}`;
+    const factors = limit.split(' * ').map(Number);
+    alerts.set(
+      String(stat),
+      factors.reduce((product, factor) => product * factor, 1),
+    );
+  }
+  for (const { stat, max } of LIMITS) {
+    // The alert on a full disk has no limit. The data sets of CMS have the same one.
+    if (stat === 'database_disk_full') continue;
+    t.is(alerts.get(stat.replace(/_(nppes|clinicians)$/, '')), max, stat);
+  }
 });
