@@ -246,7 +246,7 @@ test.serial(
     // An interrupted erasure continues when the command is repeated.
     await sql`update batches set custom_data = '1' where organization_id = ${id}`;
     t.deepEqual(await findings(), ['organization_half_erased']);
-    t.like(await json(...erase, 'erased', ...WHY), { custom_data: 1 });
+    t.like(await json(...erase, 'Test', ...WHY), { custom_data: 1 });
     t.deepEqual(await findings(), []);
     const resumed = await operator('org', 'resume', id, ...WHY);
     t.regex(resumed.stderr, /was erased, which cannot be undone/);
