@@ -37,16 +37,23 @@ const MAX_PENDING = 10_000;
 const USED_BEFORE = sql`used_credits.organization_id = credit_balances.organization_id
   and used_credits.hour = (select min(hour) from used_credits)`;
 const USED_TODAY = sql<number>`credit_balances.used - coalesce(used_credits.used, 0)`;
-/** Tests whether an organization has fewer credits left than it used within the last day. */
+/**
+ * Tests whether an organization has fewer credits left than it used within the last day. A closed
+ * organization needs no credits.
+ */
 const IS_LOW = sql`not is_sandbox(credit_balances.organization_id)
-  and credit_balances.available < ${USED_TODAY}`;
+  and credit_balances.available < ${USED_TODAY}
+  and credit_balances.organization_id not in (
+    select id from organizations where closed_at is not null)`;
 
 /**
  * Tests whether a host's breaker is open and deliveries to the host still wait. If the breaker's
  * trial has been due for 30 hours, no delivery waits for the host. The longest wait in the retry
  * schedule is a day plus a random fifth, so a waiting delivery would have made the trial by then.
+ * While an organization's webhooks are suspended, no trial is made.
  */
-const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
+const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'
+  and organization_id not in (select id from organizations where webhooks_suspended)`;
 
 /**
  * Reads the values of the gauges that deploy/metrics.md lists. The query reads only open requests,

@@ -145,6 +145,12 @@ test.serial(
       (before ?? 0) + 1,
       'two are left, three were used',
     );
+    await sql`
+      update organizations
+         set closed_at = now(), suspended = true, webhooks_suspended = true
+       where id in (select organization_id from credit_balances where available < used)`;
+    t.is((await stats()).npe_organizations_low, 0, 'closed ones need no credits');
+    await sql`update organizations set closed_at = null`;
     // Only the first of the two calls writes, because used credits are noted once an hour.
     await noteUsedCredits(worker);
     await noteUsedCredits(worker);
@@ -216,6 +222,9 @@ test.serial(
     const failing = await stats();
     t.is(failing[`npe_hosts_failing ${organizationId}`], 1);
     t.is(failing['npe_hosts_failing other'], 0);
+    await sql`
+      update organizations set webhooks_suspended = true where id = ${organizationId}`;
+    t.is((await stats())[`npe_hosts_failing ${organizationId}`], undefined, 'suspended');
   },
 );
 
