@@ -19,6 +19,7 @@ import {
   table,
 } from './print.ts';
 import {
+  ACCEPTABLE,
   domainRows,
   emailRows,
   identify,
@@ -178,15 +179,16 @@ function downloadReport({ counts, members, ...result }: ImportResult): Report {
   return { data, parts };
 }
 
-/** Gives each row its verdict, without storing any. A row that can be stored is `acceptable`. */
+/** Gives each row its verdict, without storing any. */
 async function checkFile<T extends object>(
   path: string,
   { verdicts }: RowOptions,
   work: RowImport<T>,
 ): Promise<Report> {
   const counts: Record<string, number> = {};
-  const store = async (rows: readonly T[]) => rows.map(() => 'acceptable');
-  await importRows({ ...work, store }, path, verdicts, counts);
+  const accept = async (rows: readonly T[]) => rows.map(() => ACCEPTABLE);
+  const { rehearse = accept } = work;
+  await importRows({ ...work, store: rehearse }, path, verdicts, counts);
   const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const data = { rows, verdicts: counts };
   return { data, parts: [fields({ rows, ...counts }), 'Nothing was stored.'] };

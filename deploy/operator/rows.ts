@@ -64,7 +64,12 @@ export interface RowImport<T extends object> {
   judge(cell: CellOf): T | string;
   /** Stores rows. @returns a verdict for each row */
   store(rows: readonly T[]): Promise<readonly string[]>;
+  /** Returns the verdicts of a dry run, if `store` also rejects rows. */
+  rehearse?(rows: readonly T[]): Promise<readonly string[]>;
 }
+
+/** The verdict of a dry run for a row that passes all checks. */
+export const ACCEPTABLE = 'acceptable';
 
 const MAX_BATCH_ROWS = 1000;
 
@@ -239,6 +244,10 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
         const verdict = stored.next().value ?? 'unchanged';
         return verdict === 'stored' ? freshnessOf(one, freshSince) : verdict;
       });
+    },
+    async rehearse(rows) {
+      const judged = await judgeOwners(db, rows);
+      return judged.map((one) => (typeof one === 'string' ? one : ACCEPTABLE));
     },
   };
 }

@@ -170,6 +170,11 @@ test('an imported address is rejected if it does not fit the person in NPPES', a
   );
   const verdicts = join(folder, 'people.verdicts.csv');
   const args = ['import', 'emails', path, '--verdicts', verdicts, '--json', ...WHY];
+  t.is((await spawnOperator(url, [...args, '--dry-run'])).code, 0);
+  t.deepEqual(
+    await verdictsIn(verdicts),
+    rows.map(([, verdict], n) => `${n + 2},${verdict.replace('stored', 'acceptable')}`),
+  );
   const { stdout } = await spawnOperator(url, args);
   t.like(JSON.parse(stdout), {
     verdicts: { stored: 3, other_person: 2, shared: 1, direct: 1, identity_mismatch: 1 },
