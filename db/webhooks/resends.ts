@@ -219,7 +219,7 @@ export async function resendFailed(
 ): Promise<BulkResend> {
   const { organizationId, since, limit } = what;
   return await transaction(db, async (tx) => {
-    if (await areSuspended(tx, organizationId)) throw new Refusal('webhooks_suspended');
+    await requireSending(tx, organizationId);
     const failed = await tx
       .select({ id: webhookDeliveries.id })
       .from(webhookDeliveries)
@@ -239,9 +239,15 @@ export async function resendFailed(
   });
 }
 
-/** Counts the deliveries of an organization that failed within a period. */
+/**
+ * Counts the deliveries of an organization that `resendFailed` would resend.
+ * @throws {Refusal} `organization_missing`, `webhooks_suspended`
+ */
 export async function countFailed(db: Database, what: FailedPeriod): Promise<number> {
-  return await query(db, (tx) => tx.$count(webhookDeliveries, hasFailed(what)));
+  return await transaction(db, async (tx) => {
+    await requireSending(tx, what.organizationId);
+    return await tx.$count(webhookDeliveries, hasFailed(what));
+  });
 }
 
 function hasFailed({ organizationId, since, until }: FailedPeriod) {
@@ -251,6 +257,11 @@ function hasFailed({ organizationId, since, until }: FailedPeriod) {
     lte(webhookDeliveries.decidedAt, until),
     eq(webhookDeliveries.organizationId, organizationId),
   );
+}
+
+/** @throws {Refusal} `organization_missing`, `webhooks_suspended` */
+async function requireSending(tx: Transaction, organizationId: string): Promise<void> {
+  if (await areSuspended(tx, organizationId)) throw new Refusal('webhooks_suspended');
 }
 
 /** @throws {Refusal} `organization_missing` */

@@ -228,12 +228,14 @@ test('operators cannot resend while webhooks are suspended, but they can afterwa
     '1h',
     ...WHY,
   ];
-  const refused = await command.operator(...all);
-  t.is(refused.code, 1);
-  t.regex(
-    refused.stderr,
-    /^operator: webhooks of this organization are suspended.*"webhooks resume ORG"/,
-  );
+  for (const given of [all, [...all, '--dry-run']]) {
+    const refused = await command.operator(...given);
+    t.is(refused.code, 1);
+    t.regex(
+      refused.stderr,
+      /^operator: webhooks of this organization are suspended.*"webhooks resume ORG"/,
+    );
+  }
   await command.text('webhooks', 'resume', organizationId, ...WHY);
   t.is((await resend(never.ids[0])).code, 0);
   t.deepEqual(await statesOf(never.batchId), ['pending']);
