@@ -284,7 +284,13 @@ test('no page of the console shows anything of another organization', async (t) 
   t.is((await owner.batch(failed)).webhook?.status, 'failed');
 });
 
+/** Returns the current day in UTC. It may end during a test. */
+function today(): string {
+  return new Date().toISOString().slice(0, 10);
+}
+
 test('the list of batches has filters, and says what is wrong with them', async (t) => {
+  const since = today();
   const client = await stack.organization(500);
   const batchId = await completedBatch(client);
   const visitor = await signedIn(t, client);
@@ -294,8 +300,7 @@ test('the list of batches has filters, and says what is wrong with them', async 
   t.false(await has('status=in-progress'));
   t.false(await has('npi=2000000028'));
   t.false(await has('until=2020-01-01'));
-  const today = new Date().toISOString().slice(0, 10);
-  t.true(await has(`since=${today}&until=${today}`));
+  t.true(await has(`since=${since}&until=${today()}`));
   const wrong = await visitor.get('/console/batches?npi=12');
   t.is(wrong.status, 422);
   t.regex(
@@ -323,6 +328,7 @@ async function failedBatch(client: ApiClient, path: string): Promise<string> {
 }
 
 test('the page of webhooks shows deliveries of all batches, with filters', async (t) => {
+  const since = today();
   const client = await stack.organization(500);
   const visitor = await signedIn(t, client);
   const empty = await visitor.get('/console/deliveries');
@@ -336,8 +342,7 @@ test('the page of webhooks shows deliveries of all batches, with filters', async
   t.regex(text, /data-label="What happened">Your receiver accepted it\. Status 200\./);
   t.regex(text, /responded with a status that is not 2xx\. Status 410\./);
   t.regex(text, /data-label="Attempts">1</);
-  const today = new Date().toISOString().slice(0, 10);
-  const query = `status=failed&since=${today}&until=${today}`;
+  const query = `status=failed&since=${since}&until=${today()}`;
   const filtered = (await visitor.get(`/console/deliveries?${query}`)).text;
   t.true(filtered.includes(failed));
   t.false(filtered.includes(delivered));
@@ -351,6 +356,7 @@ test('the page of webhooks shows deliveries of all batches, with filters', async
 });
 
 test('deliveries are sent again from the page of webhooks, one or all failed', async (t) => {
+  const failed_since = today();
   const client = await stack.organization(500);
   const visitor = await signedIn(t, client);
   const path = '/console/again';
@@ -376,7 +382,6 @@ test('deliveries are sent again from the page of webhooks, one or all failed', a
     wrong.text,
     /id="failed_since-problem" class="problem" role="alert">Enter a day/,
   );
-  const failed_since = new Date().toISOString().slice(0, 10);
   const all = await visitor.post('/console/deliveries', { ...form, failed_since });
   t.regex(all.text, /role="status">Failed deliveries that are sent again: 1\./);
   await received(3);
