@@ -12,7 +12,7 @@ import { freePort, LOOPBACK, run } from '../deploy/local/processes.ts';
 import type { Dashboard } from './monitoring/draw.ts';
 import { temporaryFolder, testSetting } from './support/database.ts';
 import { runCheck } from './support/long-check.ts';
-import { createCaller } from './support/organization.ts';
+import { createCaller, HANG_MS } from './support/organization.ts';
 import { startApiProcess, workerProcesses } from './support/programs.ts';
 import {
   check,
@@ -124,14 +124,43 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   started.defer(() => server.stop());
   await haveFindings(stack);
 
-  for (
-    let round = 0;
-    Date.now() < since.getTime() + Number(values.seconds) * 1000;
-    round += 1
-  )
+  let round = 0;
+  const work = async () => {
     await Promise.all([customers(stack, api.url, round), sleep(1000)]);
+    round += 1;
+  };
+  const end = since.getTime() + Number(values.seconds) * 1000;
+  while (Date.now() < end) await work();
+  let problems = await findProblems({ server, alertmanager, dashboards, since });
+  // A busy machine needs longer until everything has numbers.
+  const deadline = end + HANG_MS;
+  while (problems.length > 0 && Date.now() < deadline) {
+    await work();
+    problems = await findProblems({ server, alertmanager, dashboards, since });
+  }
+  if (problems.length > 0) throw new Error(problems.join('\n'));
+  console.log(`${dashboards.length} dashboards have numbers in every panel`);
 
-  const problems = [];
+  if (values.pictures === undefined) return;
+  const { draw } = await import('./monitoring/draw.ts');
+  for (const [file, dashboard] of dashboards) {
+    const picture = join(values.pictures, file.replace('.json', '.png'));
+    await draw(dashboard, picture, (expr) => server.range(queryOf(expr), since, 1));
+  }
+}
+
+/** What the service is observed with. */
+interface Observed {
+  readonly server: Awaited<ReturnType<typeof startPrometheus>>;
+  readonly alertmanager: Awaited<ReturnType<typeof startAlertmanager>>;
+  readonly dashboards: readonly (readonly [file: string, dashboard: Dashboard])[];
+  readonly since: Date;
+}
+
+/** Returns what has no numbers yet, or is missing, one sentence for each. */
+async function findProblems(observed: Observed): Promise<string[]> {
+  const { server, alertmanager, dashboards, since } = observed;
+  const problems: string[] = [];
   for (const [file, { panels, templating }] of dashboards) {
     for (const { query } of templating.list) {
       const [, metric = '', label] = LABEL_VALUES.exec(query) ?? [];
@@ -161,15 +190,7 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const alert = received.find(({ labels }) => labels.alertname === 'DoctorFindings');
   if (alert?.annotations.runbook_url !== `${RUNBOOKS}/doctor-findings.md`)
     problems.push('Alertmanager did not receive DoctorFindings with its runbook');
-  if (problems.length > 0) throw new Error([...new Set(problems)].join('\n'));
-  console.log(`${dashboards.length} dashboards have numbers in every panel`);
-
-  if (values.pictures === undefined) return;
-  const { draw } = await import('./monitoring/draw.ts');
-  for (const [file, dashboard] of dashboards) {
-    const picture = join(values.pictures, file.replace('.json', '.png'));
-    await draw(dashboard, picture, (expr) => server.range(queryOf(expr), since, 1));
-  }
+  return [...new Set(problems)];
 }
 
 /** Replaces the variables of Grafana. The dashboard's own variables have the value "All". */
