@@ -33,7 +33,7 @@ const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 200);
 
 const stack = fresh(test, () =>
-  startStack({ lookupTimeoutMs: 10_000, sweepIntervalMs: 1000, providers: [vendor] }),
+  startStack({ lookupTimeoutMs: 30_000, sweepIntervalMs: 1000, providers: [vendor] }),
 );
 
 /** Returns NPIs that no other test of this file uses. */
