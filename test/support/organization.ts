@@ -232,7 +232,7 @@ export function createCaller(baseUrl: string, apiKey: string) {
 }
 
 /** Ends a hanging test. This is less than AVA's limit, so that the failure names the line. */
-export const HANG_MS = 150_000;
+export const HANG_MS = 300_000;
 
 /**
  * Waits for a condition. Calls the function until it returns a value other than null.

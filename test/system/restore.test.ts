@@ -159,7 +159,7 @@ async function countOpen(organizationId: string): Promise<number> {
 const withPython = (await hasPython()) ? test : test.skip;
 
 withPython('a backup made under load restores into an empty server', async (t) => {
-  t.timeout(300_000);
+  t.timeout(900_000);
   const path = [await TOOLS.postgresqlClients(), process.env.PATH].join(delimiter);
   const file = join(temporaryFolder(t.teardown), 'enrichment.dump');
   const workers = workerProcesses();

@@ -82,7 +82,7 @@ test('a stopping API is not ready, but serves requests until its connections clo
 
 test('replacing APIs and workers under load fails no request and loses no batch', async (t) => {
   // This only limits a hang. On a busy machine the test takes longer than the usual limit.
-  t.timeout(600_000);
+  t.timeout(1_200_000);
   const stack = await startStack({
     elsewhere: {
       temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
