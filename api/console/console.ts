@@ -117,7 +117,15 @@ function registerConsoleRoutes(server: Server, db: Database): void {
     '/console/deliveries': deliveryHandlers.resendFailed,
   };
   addRoutes(server, CONSOLE_ROUTE, pages, forms);
-  addRoutes(server, AUTHORIZED_ROUTE, { '/console/submit': handlers.showSubmit }, {});
+  const withoutCalls = {
+    '/console/submit': handlers.showSubmit,
+    '/console/{unknown*}': showUnknown,
+  };
+  addRoutes(server, AUTHORIZED_ROUTE, withoutCalls, {});
+}
+
+function showUnknown(): never {
+  throw new CallFailed(404, { detail: 'There is no such page. Start at the overview.' });
 }
 
 function addFile(server: Server, name: string, type: string): void {

@@ -170,6 +170,16 @@ test('a form that is too large gets an error that says what fits', async (t) => 
   t.is(headers.get('cache-control'), 'no-store');
 });
 
+test('an unknown address gets a page that leads to the overview', async (t) => {
+  const visitor = await signedIn(t, await stack.organization(1));
+  for (const path of ['/console/upload', '/console/sign-out']) {
+    const { status, text } = await visitor.get(path);
+    t.is(status, 404, path);
+    t.regex(text, /<p role="alert">There is no such page\. Start at the overview/);
+    t.regex(text, /<a href="\/console">Back to the overview/);
+  }
+});
+
 test('signing out ends the session', async (t) => {
   const client = await stack.organization(10);
   const visitor = await signedIn(t, client);
