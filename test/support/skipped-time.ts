@@ -1,4 +1,7 @@
-import { TestWorkflowEnvironment } from '@temporalio/testing';
+import {
+  TestWorkflowEnvironment,
+  type TimeSkippingTestWorkflowEnvironmentOptions,
+} from '@temporalio/testing';
 import type {
   NativeConnectionPlugin,
   WorkerOptions,
@@ -25,7 +28,7 @@ export class SkippedTime {
   static async start(): Promise<SkippedTime> {
     installTestRuntime();
     const time = new SkippedTime();
-    time.environment = await TestWorkflowEnvironment.createTimeSkipping({
+    time.environment = await startServer({
       server: { executable: await findTestServer() },
       plugins: [callBeforeActivities(() => time.follow())],
     });
@@ -90,4 +93,20 @@ function callBeforeActivities(
       return { ...options, interceptors: { ...options.interceptors, activity } };
     },
   };
+}
+
+const STARTS = 5;
+
+/** Starts the test server. The SDK waits 5 s for it, which is too short on a busy machine. */
+async function startServer(
+  options: TimeSkippingTestWorkflowEnvironmentOptions,
+): Promise<TestWorkflowEnvironment> {
+  for (let start = 1; start < STARTS; start++) {
+    try {
+      return await TestWorkflowEnvironment.createTimeSkipping(options);
+    } catch {
+      // Tries again. The last start reports its error.
+    }
+  }
+  return await TestWorkflowEnvironment.createTimeSkipping(options);
 }

@@ -19,7 +19,7 @@ import {
 const TOTAL = 200;
 const vendor = createScriptedVendor();
 const stack = fresh(test, () =>
-  startStack({ lookupTimeoutMs: 30_000, providers: [vendor] }),
+  startStack({ lookupTimeoutMs: 60_000, providers: [vendor] }),
 );
 const client = fresh(test, () => stack.organization(1000));
 
