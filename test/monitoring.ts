@@ -149,7 +149,7 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   }
 }
 
-/** What the service is observed with. */
+/** The servers and the dashboards that observe the service, and the start of the check. */
 interface Observed {
   readonly server: Awaited<ReturnType<typeof startPrometheus>>;
   readonly alertmanager: Awaited<ReturnType<typeof startAlertmanager>>;

@@ -62,7 +62,7 @@ export class FilePool {
   }
 
   async #run<T>(name: string, task: object): Promise<T> {
-    // Starts the thread if there is none. On a busy machine, this can take longer than the task.
+    // Starts the thread if it is not running. On a busy machine, this can take longer than the task.
     await this.#pool.run({}, { name: 'ready' });
     return await this.#pool.run(task, { name, signal: AbortSignal.timeout(MAX_MS) });
   }

@@ -1,7 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, run } from '../client.ts';
 
-// What operators see of the sources: calls, results, costs, and circuit breakers (sources.ts).
+// Statistics of the sources for operators: calls, results, costs, and circuit breakers.
 
 /**
  * The state of a source's breaker, from its row `h` of source_health. If a trial call has been due

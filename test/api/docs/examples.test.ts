@@ -36,7 +36,9 @@ async function run(
 ): Promise<string> {
   const { PATH, HOME, NODE_EXTRA_CA_CERTS } = process.env;
   const env = {
-    ...{ PATH, HOME, NODE_EXTRA_CA_CERTS },
+    PATH,
+    HOME,
+    NODE_EXTRA_CA_CERTS,
     NPI_EMAIL_URL: stack.baseUrl,
     NPI_EMAIL_API_KEY: client.apiKey,
     npm_config_prefer_offline: 'true',
