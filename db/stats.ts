@@ -1,5 +1,12 @@
-import { and, asc, count, desc, eq, isNull, lt, or, sql } from 'drizzle-orm';
-import { type Database, query, run, type Transaction, transaction } from './client.ts';
+import { and, asc, count, desc, eq, isNull, lt, or, type SQL, sql } from 'drizzle-orm';
+import {
+  type Database,
+  query,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from './client.ts';
 import { BREAKER } from './lookups/source-stats.ts';
 import type { StatName } from './metrics.ts';
 import {
@@ -10,6 +17,7 @@ import {
   usedCredits,
   webhookHosts,
 } from './schema.ts';
+import { longestWaitMs } from './webhooks/hosts.ts';
 
 /** A configured source, and how many credits it may cost us per day. Null means no limit. */
 export type ConfiguredSource = readonly [
@@ -17,6 +25,11 @@ export type ConfiguredSource = readonly [
   source: string,
   dailyCredits: number | null,
 ];
+
+export interface StatsRules {
+  readonly sources: readonly ConfiguredSource[];
+  readonly webhookScheduleMs: readonly number[];
+}
 
 /** One value of a Prometheus gauge. */
 export type Stat = Readonly<{
@@ -48,12 +61,13 @@ const IS_LOW = sql`not is_sandbox(credit_balances.organization_id)
 
 /**
  * Tests whether a host's breaker is open and deliveries to the host still wait. If the breaker's
- * trial has been due for 30 hours, no delivery waits for the host. The longest wait in the retry
- * schedule is a day plus a random fifth, so a waiting delivery would have made the trial by then.
- * While an organization's webhooks are suspended, no trial is made.
+ * trial has been due for longer than any delivery waits, no delivery waits for the host, because it
+ * would have made the trial. While an organization's webhooks are suspended, no trial is made.
  */
-const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'
-  and organization_id not in (select id from organizations where webhooks_suspended)`;
+function isAway(webhookScheduleMs: readonly number[]): SQL {
+  return sql`open_until > clock_timestamp() - ${span(longestWaitMs(webhookScheduleMs))}
+    and organization_id not in (select id from organizations where webhooks_suspended)`;
+}
 
 /**
  * Reads the values of the gauges that deploy/metrics.md lists. The query reads only open requests,
@@ -64,7 +78,7 @@ const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'
  */
 export async function readStats(
   db: Database,
-  sources: readonly ConfiguredSource[],
+  { sources, webhookScheduleMs }: StatsRules,
 ): Promise<Stat[]> {
   return await transaction(db, async (tx) => {
     await tx.execute(sql`
@@ -128,7 +142,7 @@ export async function readStats(
                count(*) as hosts,
                row_number() over (order by count(*) desc, organization_id) <= 10 as is_shown
           from webhook_hosts
-         where ${IS_AWAY}
+         where ${isAway(webhookScheduleMs)}
          group by organization_id
       ), balances as (
         select sum(available) as available, sum(held) as held, sum(used) as used
@@ -217,12 +231,12 @@ const MAX_CONCERNS = 5;
  * requests wait for a worker, organizations that are nearly out of credits, hosts whose breaker is
  * open, and organizations that an operator has suspended or limited.
  */
-export async function readConcerns(db: Database) {
+export async function readConcerns(db: Database, webhookScheduleMs: readonly number[]) {
   return await query(db, async (tx) => ({
     settledInTheLastQuarterHour: await listSettled(tx),
     waitingToStart: await listWaiting(tx),
     nearlyOutOfCredits: await listNearlyOut(tx),
-    webhookHostsAway: await listHostsAway(tx),
+    webhookHostsAway: await listHostsAway(tx, webhookScheduleMs),
     switchedOff: await listSwitchedOff(tx),
   }));
 }
@@ -277,7 +291,7 @@ function listNearlyOut(tx: Reader) {
     .limit(MAX_CONCERNS);
 }
 
-function listHostsAway(tx: Reader) {
+function listHostsAway(tx: Reader, webhookScheduleMs: readonly number[]) {
   return tx
     .select({
       ...ORGANIZATION,
@@ -287,7 +301,7 @@ function listHostsAway(tx: Reader) {
     })
     .from(webhookHosts)
     .innerJoin(organizations, eq(organizations.id, webhookHosts.organizationId))
-    .where(IS_AWAY)
+    .where(isAway(webhookScheduleMs))
     .orderBy(asc(webhookHosts.failingSince))
     .limit(MAX_CONCERNS);
 }

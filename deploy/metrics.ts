@@ -9,7 +9,7 @@ import type { Database } from '../db/client.ts';
 import METRICS from '../db/metrics.json' with { type: 'json' };
 import { readiness } from '../db/migrate.ts';
 import { readServerStats } from '../db/server.ts';
-import { type ConfiguredSource, readStats, type Stat } from '../db/stats.ts';
+import { readStats, type Stat, type StatsRules } from '../db/stats.ts';
 import { type Config, serviceVersion } from './config/config.ts';
 
 // Serves the metrics of a process on METRICS_PORT (deploy/metrics.md). An API process serves its
@@ -125,15 +125,15 @@ function healthReply(problem: string | null): Reply {
  * Returns a function that returns stats about the service in the text format of Prometheus. The
  * function reads the stats from PostgreSQL at most every 10 seconds.
  */
-export function statsOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
-  const reader = new FigureReader(db, sources, log);
+export function statsOf(db: Database, rules: StatsRules, log: Logger) {
+  const reader = new FigureReader(db, rules, log);
   return async () => textOf(await reader.read());
 }
 
 /** Reads the stats, and keeps the last stats that it could read. */
 class FigureReader {
   readonly #db: Database;
-  readonly #sources: readonly ConfiguredSource[];
+  readonly #rules: StatsRules;
   readonly #log: Logger;
   #server: readonly Stat[] = [];
   #known: readonly Stat[] = [];
@@ -141,9 +141,9 @@ class FigureReader {
   #reading: Promise<void> | null = null;
   #readAt = -KEEP_MS;
 
-  constructor(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
+  constructor(db: Database, rules: StatsRules, log: Logger) {
     this.#db = db;
-    this.#sources = sources;
+    this.#rules = rules;
     this.#log = log;
   }
 
@@ -162,7 +162,7 @@ class FigureReader {
     try {
       // Comes first, because a lock on our tables can block the next statement.
       this.#server = await readServerStats(this.#db);
-      this.#known = await readStats(this.#db, this.#sources);
+      this.#known = await readStats(this.#db, this.#rules);
       this.#isUp = true;
     } catch (error) {
       const message =

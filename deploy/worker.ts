@@ -81,7 +81,7 @@ const DESCRIPTION = 'The worker: looks up emails, checks them, and sends webhook
 
 await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stopped) => {
   const config = loadConfig();
-  const { taskQueue } = config;
+  const { taskQueue, webhookScheduleMs } = config;
   firstVersion(config.secretKeys);
   const log = createLog('worker', config.logLevel);
   warnAboutTls(log, config.databaseUrl);
@@ -103,8 +103,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     isNeeded: async () => version !== null && (await isNeeded(client, version)),
   });
   const readiness = async () => (await health['/readyz']()) ?? 'ready';
-  const otherMetrics = [statsOf(db, asked, log), sdkMetrics(sdkAt)];
-  await serveMetrics(config, db, readiness, otherMetrics, health);
+  const stats = statsOf(db, { sources: asked, webhookScheduleMs }, log);
+  await serveMetrics(config, db, readiness, [stats, sdkMetrics(sdkAt)], health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   await logSecretsTrouble(db, log);
   await storeSources(db, { asked, prices });

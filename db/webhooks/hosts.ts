@@ -47,6 +47,15 @@ export function firstRestMs(scheduleMs: readonly number[]): number {
 }
 
 /**
+ * Returns the longest time that a delivery may wait for its next attempt, in milliseconds. It is
+ * twice the longest wait of the retry schedule, because a receiver may ask for that much
+ * (DECISIONS.md, Webhooks, schedule).
+ */
+export function longestWaitMs(scheduleMs: readonly number[]): number {
+  return 2 * Math.max(...scheduleMs);
+}
+
+/**
  * Reads the breaker of a host. `isResting` is true until the next trial is due, and null while the
  * breaker is closed. `awayMs` is the time since the first of the latest failures in a row, and null
  * before the first failure.

@@ -131,11 +131,13 @@ async function reportStatus(db: Database): Promise<Report> {
 type Stats = Readonly<Record<string, number>>;
 
 async function reportService(db: Database, server: Stats): Promise<Report> {
-  const stats = { ...server, ...sumStats(await readStats(db, [])) };
+  const { webhookScheduleMs } = loadConfig();
+  const rules = { sources: [], webhookScheduleMs };
+  const stats = { ...server, ...sumStats(await readStats(db, rules)) };
   const sources = await listSources(db);
   const workers = await listVersions(db);
   const apis = await listApis(db);
-  const concerns = await readConcerns(db);
+  const concerns = await readConcerns(db, webhookScheduleMs);
   const lists = {
     apis,
     workers,

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import postgres, { type Sql } from 'postgres';
 import { openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
-import { readStats } from '../../db/stats.ts';
+import { readStats, type StatsRules } from '../../db/stats.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { fillDatabase } from './doctor-data.ts';
 
@@ -13,7 +13,10 @@ import { fillDatabase } from './doctor-data.ts';
  * on the server in TEST_DATABASE_URL, which needs a superuser, or starts its own PostgreSQL.
  */
 const ROUNDS = 15;
-const SOURCES = [['vendor', 'rocketreach', null]] as const;
+const RULES: StatsRules = {
+  sources: [['vendor', 'rocketreach', null]],
+  webhookScheduleMs: [0],
+};
 
 const count = Number(process.argv[2] ?? 1_000_000);
 const server = process.env.TEST_DATABASE_URL ? null : await startPostgres({});
@@ -43,7 +46,7 @@ async function measure(what: string): Promise<void> {
   const figures: number[] = [];
   const counts: number[] = [];
   for (let round = 0; round < ROUNDS; round += 1) {
-    figures.push(await timed(() => readStats(db, SOURCES)));
+    figures.push(await timed(() => readStats(db, RULES)));
     counts.push(await timed(() => sql`select count(*) from requests`));
   }
   console.log(

@@ -3,7 +3,7 @@ import { type Database, openDatabase } from '../../db/client.ts';
 import { claimTurn, noteSweep } from '../../db/requests/outbox.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import type { ConfiguredSource } from '../../db/stats.ts';
+import type { StatsRules } from '../../db/stats.ts';
 import { noteUsedCredits, readConcerns, readStats } from '../../db/stats.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import {
@@ -24,11 +24,15 @@ const worker = openDatabase({
 });
 test.after.always(() => worker.close());
 
-const SOURCES: readonly ConfiguredSource[] = [['registry', 'registry', null]];
+const HOUR_MS = 3_600_000;
+const STATS_RULES: StatsRules = {
+  sources: [['registry', 'registry', null]],
+  webhookScheduleMs: [0, HOUR_MS, 2 * HOUR_MS],
+};
 
 /** Returns the value of each metric, by its name and the values of its labels. */
 async function stats(): Promise<Readonly<Record<string, number>>> {
-  const read = await readStats(worker, SOURCES);
+  const read = await readStats(worker, STATS_RULES);
   return Object.fromEntries(
     read.map(({ name, labels, value }) => [
       [name, ...Object.values(labels)].join(' '),
@@ -229,13 +233,31 @@ test.serial(
 );
 
 test.serial(
+  'a host is away until its trial is overdue by twice the longest wait of the schedule',
+  async (t) => {
+    const { organizationId } = await openOrganization(db, 0);
+    await sql`
+      insert into webhook_hosts (organization_id, host, failures, open_until)
+      values (${organizationId}, 'a.test', 5, now() - interval '239 minutes'),
+             (${organizationId}, 'b.test', 5, now() - interval '241 minutes')`;
+    t.is((await stats())[`npe_hosts_failing ${organizationId}`], 1);
+    const { webhookHostsAway } = await readConcerns(db, STATS_RULES.webhookScheduleMs);
+    const away = webhookHostsAway.filter((one) => one.organization === organizationId);
+    t.deepEqual(
+      away.map(({ host }) => host),
+      ['a.test'],
+    );
+  },
+);
+
+test.serial(
   'sandboxes are neither low on credits nor among recent outcomes',
   async (t) => {
     const live = await openOrganization(db, 5);
     const sandbox = await openTestKey(db, live);
     const { organizationId } = sandbox;
     const command = submitCommand(sandbox, { npis: npis(1), outcomes: ['stored'] });
-    const before = await readConcerns(db);
+    const before = await readConcerns(db, [0]);
     const outcome = await submit(db, command, RULES);
     await sql`
       update credit_balances
@@ -243,7 +265,7 @@ test.serial(
        where organization_id = ${organizationId}`;
     const low = (await stats()).npe_organizations_low;
     t.is(outcome.kind, 'accepted');
-    const after = await readConcerns(db);
+    const after = await readConcerns(db, [0]);
     t.deepEqual(after.settledInTheLastQuarterHour, before.settledInTheLastQuarterHour);
     t.is(low, before.nearlyOutOfCredits.length);
     t.deepEqual(after.nearlyOutOfCredits, before.nearlyOutOfCredits);
@@ -265,7 +287,7 @@ test.serial('reading the metrics scans no large table', async (t) => {
     t.is(before.length, 4);
     await readStats(
       { ...worker, drizzle: tx as unknown as Database['drizzle'] },
-      SOURCES,
+      STATS_RULES,
     );
     t.deepEqual([...(await scans())], before);
   });

@@ -7,7 +7,7 @@ import { openDatabase } from '../../db/client.ts';
 import METRICS from '../../db/metrics.json' with { type: 'json' };
 import { countCall } from '../../db/metrics.ts';
 import { settle } from '../../db/requests/settle.ts';
-import type { ConfiguredSource } from '../../db/stats.ts';
+import type { StatsRules } from '../../db/stats.ts';
 import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
 import { healthOf, serveMetrics, statsOf } from '../../deploy/metrics.ts';
@@ -46,10 +46,13 @@ const vendor = createScriptedVendor('good');
 const broken = createScriptedVendor('bad');
 const stack = fresh(test, () => startStack({ providers: [vendor, broken] }));
 const workers = fresh(test, async () => workerProcesses());
-const SOURCES: readonly ConfiguredSource[] = [
-  ['vendor', 'good', 500],
-  ['vendor', 'bad', null],
-];
+const STATS_RULES: StatsRules = {
+  sources: [
+    ['vendor', 'good', 500],
+    ['vendor', 'bad', null],
+  ],
+  webhookScheduleMs: [0],
+};
 
 /** Samples by name and labels, as in the text. */
 type Samples = Readonly<Record<string, number>>;
@@ -96,7 +99,7 @@ async function get(port: number, path: string) {
 
 /** Reads the metrics once, with new stats. */
 async function scrape(): Promise<string> {
-  const parts = [statsOf(stack.workerDb, SOURCES, createLog('test', 'silent'))];
+  const parts = [statsOf(stack.workerDb, STATS_RULES, createLog('test', 'silent'))];
   return (await ask({ parts }, '/metrics')).text;
 }
 
@@ -294,7 +297,7 @@ test.serial(
     });
     t.teardown(() => away.close());
     const db = { ...stack.workerDb };
-    const parts = [statsOf(db, SOURCES, createLog('test', 'silent'))];
+    const parts = [statsOf(db, STATS_RULES, createLog('test', 'silent'))];
     const look = async () => (await ask({ parts }, '/metrics')).text;
     t.regex(await look(), /^npe_stats_up 1$/m);
     Object.assign(db, { drizzle: away.drizzle });
