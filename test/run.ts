@@ -18,7 +18,7 @@ import {
  * `npm run servers`, or those in TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS, are used instead of
  * new ones. `--temporal server` uses the real server on PostgreSQL instead of the dev server. At
  * the end it lists the slowest tests. The last line is `N passed, N failed`, where a failed step
- * before the tests counts as one.
+ * counts as one. If the run is interrupted, it counts the tests that ended before.
  *
  * With `--watch` AVA controls the terminal, and runs tests again when a file that they use changes.
  * Workflows are bundled only once.
@@ -40,7 +40,7 @@ const timed: TimedTest[] = [];
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
   process.on(signal, () => interruption.abort());
 
-let counts: TestCounts = { passed: 0, failed: 1 };
+let counts: TestCounts = { passed: 0, failed: 0 };
 try {
   const given = process.argv.slice(2);
   if (!given.includes('--only-tests')) {
@@ -62,18 +62,17 @@ try {
     isWatching || arguments_.some((argument) => !argument.startsWith('-'))
       ? [[]]
       : [['test/**/*.test.ts', '!test/alone/**'], ['test/alone/*.test.ts']];
-  counts = { passed: 0, failed: 0 };
   for (const files of runs) {
     const name = files[0]?.includes('alone') ? 'tests that run alone' : 'tests';
     const run = isWatching ? watchTests : runTests;
-    const { passed, failed } = await step(name, () => run([...arguments_, ...files]));
-    counts = { passed: counts.passed + passed, failed: counts.failed + failed };
+    await step(name, () => run([...arguments_, ...files]));
   }
   process.exitCode = counts.failed === 0 ? 0 : 1;
 } catch (error) {
-  console.error(interruption.signal.aborted ? 'interrupted' : messageOf(error));
-  counts = { ...counts, failed: Math.max(1, counts.failed) };
-  process.exitCode = interruption.signal.aborted ? 130 : 1;
+  const { aborted } = interruption.signal;
+  console.error(aborted ? 'interrupted' : messageOf(error));
+  if (!aborted) countFailure();
+  process.exitCode = aborted ? 130 : 1;
 } finally {
   for (const stop of stops.reverse()) await stop();
 }
@@ -83,8 +82,12 @@ console.log(`${counts.passed} passed, ${counts.failed} failed`);
 // A handle that a library left open must not keep a finished run from ending.
 process.exit();
 
-async function runTests(args: readonly string[]): Promise<TestCounts> {
-  let seen: TestCounts = { passed: 0, failed: 0 };
+/** Counts something that failed besides the tests, unless a failed test counts already. */
+function countFailure(): void {
+  counts = { ...counts, failed: Math.max(1, counts.failed) };
+}
+
+async function runTests(args: readonly string[]): Promise<void> {
   const ava = launch({
     name: 'AVA',
     command: join(BIN, 'ava'),
@@ -96,7 +99,7 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
     temporaryFolder: dirname(process.env.TEST_WORKFLOW_BUNDLE ?? ''),
     onLine: (line) => {
       console.log(line);
-      seen = countTests(seen, line);
+      counts = countTests(counts, line);
       const test = timedTest(line);
       if (test) timed.push(test);
     },
@@ -105,21 +108,18 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
   const ending = await Promise.race([ava.exited, once(interruption.signal, 'abort')]);
   interruption.signal.throwIfAborted();
   // AVA can also fail without a failed test, for example when it finds no file.
-  return {
-    passed: seen.passed,
-    failed: ending === 'exit code 0' ? seen.failed : Math.max(seen.failed, 1),
-  };
+  if (ending !== 'exit code 0') countFailure();
 }
 
 /** Runs AVA until Ctrl-C, which also reaches AVA in the terminal's process group. */
-async function watchTests(args: readonly string[]): Promise<TestCounts> {
+async function watchTests(args: readonly string[]): Promise<void> {
   const ava = spawn(join(BIN, 'ava'), args, {
     cwd: ROOT,
     stdio: 'inherit',
     env: environment(),
   });
   const [code] = await once(ava, 'close');
-  return { passed: 0, failed: code === 0 || interruption.signal.aborted ? 0 : 1 };
+  if (code !== 0 && !interruption.signal.aborted) countFailure();
 }
 
 function environment(): NodeJS.ProcessEnv {
