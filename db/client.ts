@@ -81,7 +81,7 @@ export function requirePatchedDriver(): void {
 export function openDatabase(options: DatabaseOptions): Database {
   requirePatchedDriver();
   const { url, poolSize, deadlineMs = CLIENT_DEADLINE_MS, secretKeys = [] } = options;
-  const client = connect(url, {
+  const settings = {
     max: poolSize,
     connect_timeout: 5,
     // Waits at most 2 s between two attempts, so that the pool reconnects soon after PostgreSQL is
@@ -93,7 +93,9 @@ export function openDatabase(options: DatabaseOptions): Database {
       statement_timeout: STATEMENT_TIMEOUT_MS,
       idle_in_transaction_session_timeout: STATEMENT_TIMEOUT_MS,
     },
-  });
+  };
+  const client = connect(url, settings);
+  const listeners = new Set<Sql>();
   const database = drizzle(preparing(client));
   // drizzle converts times and bigints, because it knows the types of a table's columns. It does
   // not know the types in raw SQL statements, so the driver converts their values. 1184 is the type
@@ -109,14 +111,25 @@ export function openDatabase(options: DatabaseOptions): Database {
     secretKeys,
     pool: { size: poolSize, asked: 0 },
     async listen(channel, onNotify, onGap) {
+      // A client of postgres.js keeps each listener that failed, so each attempt has its own.
+      const listener = connect(url, settings);
+      listeners.add(listener);
+      const stop = async () => {
+        listeners.delete(listener);
+        await listener.end({ timeout: 0 });
+      };
       try {
-        const { unlisten } = await client.listen(channel, onNotify, onGap);
-        return unlisten;
+        await listener.listen(channel, onNotify, onGap);
+        return stop;
       } catch (error) {
+        await stop();
         throw toDatabaseError(error);
       }
     },
-    close: () => client.end({ timeout: 5 }),
+    close: async () => {
+      await Promise.all([...listeners].map((listener) => listener.end({ timeout: 0 })));
+      await client.end({ timeout: 5 });
+    },
   };
 }
 
