@@ -2,6 +2,7 @@ import { DrizzleQueryError, fillPlaceholders, type SQL, sql } from 'drizzle-orm'
 import { PgDialect } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
+import { CommitCheck } from './commit-check.ts';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 import type { SecretKey } from './secrets.ts';
 import { connect } from './tls.ts';
@@ -36,6 +37,11 @@ export interface Database {
     onNotify: (payload: string) => void,
     onGap: () => void,
   ): Promise<() => Promise<void>>;
+  /**
+   * Tests with a small write whether transactions commit. Returns false if PostgreSQL responds, but
+   * commits nothing within 3 s. If it does not respond at all, returns true.
+   */
+  canCommit(): Promise<boolean>;
   /** Closes the pool. Running statements have up to 5 s to finish. */
   close(): Promise<void>;
 }
@@ -59,6 +65,8 @@ export interface DatabaseOptions {
  */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
+/** The connection of `canCommit` is closed after this time without a test. */
+const CHECK_IDLE_SECONDS = 60;
 
 /**
  * Checks that postgres.js has our patch (see patches/README.md). Long-running programs and programs
@@ -96,6 +104,12 @@ export function openDatabase(options: DatabaseOptions): Database {
   };
   const client = connect(url, settings);
   const listeners = new Set<Sql>();
+  const checking = connect(url, {
+    ...settings,
+    max: 1,
+    idle_timeout: CHECK_IDLE_SECONDS,
+  });
+  const commits = new CommitCheck(checking);
   const database = drizzle(preparing(client));
   // drizzle converts times and bigints, because it knows the types of a table's columns. It does
   // not know the types in raw SQL statements, so the driver converts their values. 1184 is the type
@@ -126,9 +140,10 @@ export function openDatabase(options: DatabaseOptions): Database {
         throw toDatabaseError(error);
       }
     },
+    canCommit: () => commits.canCommit(),
     close: async () => {
       await Promise.all([...listeners].map((listener) => listener.end({ timeout: 0 })));
-      await client.end({ timeout: 5 });
+      await Promise.all([client.end({ timeout: 5 }), checking.end({ timeout: 1 })]);
     },
   };
 }

@@ -128,14 +128,23 @@ export type Readiness =
   | 'ready'
   | 'migrations_missing'
   | 'database_read_only'
+  | 'commits_hang'
   | 'database_away';
 
 /**
- * Returns whether PostgreSQL responds, takes writes, and has all migrations of this release. It may also have
- * migrations of a newer release, because each migration stays compatible with the previous release,
- * which keeps running during a rollout.
+ * Returns whether PostgreSQL responds, commits writes, and has all migrations of this release. It
+ * may also have migrations of a newer release, because each migration stays compatible with the
+ * previous release, which keeps running during a rollout.
  */
 export async function readiness(db: Database): Promise<Readiness> {
+  const read = readReadiness(db);
+  // If all connections of the pool are committing, `read` hangs, too.
+  if (!(await db.canCommit())) return 'commits_hang';
+  return await read;
+}
+
+/** Returns what can be read about the readiness of PostgreSQL. */
+async function readReadiness(db: Database): Promise<Exclude<Readiness, 'commits_hang'>> {
   try {
     const rows = await run<{ readonly applied: number; readonly isReadOnly: boolean }>(
       db,

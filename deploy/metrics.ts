@@ -63,9 +63,15 @@ function setPool({ size, asked }: Database['pool']): void {
   databasePool.set({ state: 'waiting' }, Math.max(0, asked - size));
 }
 
+/**
+ * Time limit for the readiness check. It is longer than the 3 s after which the check reports that
+ * commits hang.
+ */
+const READY_PATIENCE_MS = 4000;
+
 /** Sets `npe_ready`. If the check takes too long, the process counts as not ready. */
 async function setReady(readiness: () => Promise<string>): Promise<void> {
-  const late = setTimeout(PATIENCE_MS, 'timeout', { ref: false });
+  const late = setTimeout(READY_PATIENCE_MS, 'timeout', { ref: false });
   const reason = await Promise.race([readiness(), late]).catch(() => 'failed');
   readyGauge.reset();
   readyGauge.set({ reason }, Number(reason === 'ready'));

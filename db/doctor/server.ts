@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, snapshot, type Transaction } from '../client.ts';
+import { type Database, only, run, snapshot, type Transaction } from '../client.ts';
 import {
   CONNECTIONS,
   IMPORTS,
@@ -8,7 +8,7 @@ import {
   SERVER_LIMITS as LIMITS,
   LOCKS_WORK,
 } from '../server.ts';
-import { type CheckResult, type Pass, resultOf, runPasses } from './check.ts';
+import { type CheckResult, found, type Pass, resultOf, runPasses } from './check.ts';
 
 /**
  * Checks what slows PostgreSQL down or stops it, and the age of backups and imports. These findings
@@ -17,11 +17,22 @@ import { type CheckResult, type Pass, resultOf, runPasses } from './check.ts';
  */
 export async function checkServer(db: Database): Promise<CheckResult[]> {
   const full = { findings: Number(await isDiskFull(db)), examples: [] };
+  const commits = await checkCommits(db);
   const checks = await snapshot(db, checkServerIn);
-  return [resultOf('disk_full', full), ...checks];
+  return [resultOf('disk_full', full), commits, ...checks];
 }
 
-/** Runs all checks of this file except `disk_full`, in the caller's transaction. */
+/** Checks that transactions commit. The example names the standbys for which they may wait. */
+async function checkCommits(db: Database): Promise<CheckResult> {
+  if (await db.canCommit()) return found('commits_hang', []);
+  const rows = await run<{ setting: string }>(db)`
+    select 'synchronous_standby_names = ' || current_setting('synchronous_standby_names') as setting`;
+  return found('commits_hang', [only(rows).setting]);
+}
+
+/**
+ * Runs the checks of this file that are one query, in the caller's transaction.
+ */
 export function checkServerIn(tx: Transaction): Promise<CheckResult[]> {
   return runPasses(tx, PASSES);
 }

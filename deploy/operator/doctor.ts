@@ -58,30 +58,39 @@ async function examine(
   const begun = performance.now();
   // Comes first, because a lock on a table can block all other checks.
   const server = await checkServer(db);
-  const { checks, notes } = await checkService(db, config, offline === true).catch(
-    (error: unknown) => {
-      if (!(error instanceof DatabaseError) || sumOf(server) === 0) throw error;
-      return { checks: [], notes: [`Nothing else was checked: ${explain(error)}.`] };
-    },
-  );
+  const work = offline ? diagnoseOnly(db, config) : checkService(db, config, server);
+  const { checks, notes } = await work.catch((error: unknown) => {
+    if (!(error instanceof DatabaseError) || sumOf(server) === 0) throw error;
+    return { checks: [], notes: [`Nothing else was checked: ${explain(error)}.`] };
+  });
   const durationMs = Math.round(performance.now() - begun);
   return reportOf([...checks, ...server], notes, durationMs, repairs);
 }
 
-/** Checks everything except PostgreSQL itself. */
+async function diagnoseOnly(db: Database, config: Config): Promise<Checked> {
+  return { checks: await diagnose(db, config), notes: [] };
+}
+
+/**
+ * Checks everything except PostgreSQL itself.
+ * @param server the results of the checks of PostgreSQL
+ */
 async function checkService(
   db: Database,
   config: Config,
-  offline: boolean,
+  server: readonly CheckResult[],
 ): Promise<Checked> {
   const checks = await diagnose(db, config);
-  if (offline) return { checks, notes: [] };
   const temporal = await checkTemporal(db, config);
   checks.push(...temporal.checks);
   const notes = [...temporal.notes];
   // The next findings are not noted, because they have their own metrics, which are always
   // current.
-  await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
+  const hangs = server.some(
+    ({ code, findings }) => code === 'commits_hang' && findings > 0,
+  );
+  if (hangs) notes.push(NOT_NOTED);
+  else await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
   checks.push(...(await checkProcesses(db)));
   return { checks, notes };
 }

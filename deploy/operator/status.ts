@@ -101,6 +101,9 @@ export const LIMITS: readonly Limit[] = [
 const CONNECTIONS_SPENT =
   'PostgreSQL has few connections left: "doctor" shows whose limit is reached';
 
+const COMMITS_HANG =
+  'PostgreSQL commits nothing, so each submit fails: see deploy/runbooks/postgresql-down.md';
+
 const HELD_WITHOUT_REQUEST =
   'credits are held although no request is open: "doctor" shows whose';
 
@@ -114,58 +117,85 @@ export function addCommands(program: Command, run: Run): void {
     .action(() => run(reportStatus));
 }
 
-async function reportStatus(db: Database): Promise<Report> {
-  // Comes first, because a lock on a table can block everything else.
-  const server = sumStats(await readServerStats(db));
-  try {
-    return await reportService(db, server);
-  } catch (error) {
-    const attention = aboveLimits(server);
-    if (!(error instanceof DatabaseError) || attention.length === 0) throw error;
-    attention.push(`nothing else could be read from PostgreSQL (${error.code})`);
-    const parts = [summaryOf(attention), 'NOW', fields(server)];
-    return { data: { attention, stats: server }, parts, exitCode: 3 };
+/**
+ * Reads the parts of the status from PostgreSQL. If one cannot be read, the others are still shown.
+ */
+class PartReader {
+  readonly #unread: (readonly [part: string, error: DatabaseError])[] = [];
+  #isAnyRead = false;
+
+  /** Reads a part. @returns null if it cannot be read */
+  async read<T>(part: string, read: () => Promise<T>): Promise<T | null> {
+    const last = this.#unread.at(-1)?.[1];
+    try {
+      // The connection may still be waiting for the last response, so the next part would wait, too.
+      if (last?.isAway || last?.code === 'client_deadline') throw last;
+      const result = await read();
+      this.#isAnyRead = true;
+      return result;
+    } catch (error) {
+      if (!(error instanceof DatabaseError)) throw error;
+      this.#unread.push([part, error]);
+      return null;
+    }
+  }
+
+  /**
+   * Returns a sentence about the parts that could not be read, or null if there are none.
+   * @throws {DatabaseError} if no part could be read
+   */
+  warning(): string | null {
+    const [first] = this.#unread;
+    if (first === undefined) return null;
+    if (!this.#isAnyRead) throw first[1];
+    const parts = this.#unread.map(([part, { code }]) => `${part} (${code})`);
+    return `these could not be read from PostgreSQL: ${parts.join(', ')}`;
   }
 }
 
 type Stats = Readonly<Record<string, number>>;
 
-async function reportService(db: Database, server: Stats): Promise<Report> {
+async function reportStatus(db: Database): Promise<Report> {
   const { webhookScheduleMs } = loadConfig();
   const rules = { sources: [], webhookScheduleMs };
-  const stats = { ...server, ...sumStats(await readStats(db, rules)) };
-  const sources = await listSources(db);
-  const workers = await listVersions(db);
-  const apis = await listApis(db);
-  const concerns = await readConcerns(db, webhookScheduleMs);
-  const lists = {
-    apis,
-    workers,
-    ...concerns,
-    sourcesInTheLastHour: sources,
-  };
+  const reader = new PartReader();
+  // Comes first, because a lock on a table can block everything else.
+  const server = await reader.read('the server', () => readServerStats(db));
+  const service = await reader.read('requests and credits', () => readStats(db, rules));
+  const stats = { ...sumStats(server ?? []), ...sumStats(service ?? []) };
+  const sources = await reader.read('sources', () => listSources(db));
+  const workers = await reader.read('workers', () => listVersions(db));
+  const apis = await reader.read('APIs', () => listApis(db));
+  const silent = await reader.read('silent processes', () => listSilent(db));
+  const concerns = await reader.read('customers', () =>
+    readConcerns(db, webhookScheduleMs),
+  );
+  const unread = reader.warning();
+  const lists = { apis, workers, ...concerns, sourcesInTheLastHour: sources };
   const health = { temporal: await askTemporal(), migrations: await readiness(db) };
 
-  const attention = [...healthWarnings(health), ...trouble(apis, workers)];
-  attention.push(...(await listSilent(db)).map(silentProcesses));
-  attention.push(...failures(concerns.settledInTheLastQuarterHour));
+  const attention = healthWarnings(health);
+  if (apis !== null && workers !== null) attention.push(...trouble(apis, workers));
+  attention.push(...(silent ?? []).map(silentProcesses));
+  attention.push(...failures(concerns?.settledInTheLastQuarterHour ?? []));
   attention.push(...aboveLimits(stats));
   if (isHeldWithoutRequest(stats)) attention.push(HELD_WITHOUT_REQUEST);
-  for (const { source, breaker, lastError } of sources) {
+  for (const { source, breaker, lastError } of sources ?? []) {
     if (breaker === 'open' || breaker === 'half_open') {
       attention.push(notAsked(source, lastError));
     }
   }
+  if (unread !== null) attention.push(unread);
 
-  const apisAlive = apis.reduce((sum, one) => sum + one.apis, 0);
-  const workersAlive = workers.reduce((sum, one) => sum + one.workers, 0);
+  const apisAlive = apis?.reduce((sum, one) => sum + one.apis, 0);
+  const workersAlive = workers?.reduce((sum, one) => sum + one.workers, 0);
   const parts: Part[] = [
     summaryOf(attention),
     'NOW',
     fields({ ...health, apisAlive, workersAlive, ...stats }),
   ];
   for (const [name, rows] of Object.entries(lists)) {
-    if (rows.length > 0) {
+    if (rows !== null && rows.length > 0) {
       parts.push(spelled(name, ' ').toUpperCase(), table<object>(rows));
     }
   }
@@ -181,9 +211,10 @@ async function reportService(db: Database, server: Stats): Promise<Report> {
 function aboveLimits(stats: Stats): string[] {
   const above = LIMITS.filter(({ stat, max }) => (stats[stat] ?? 0) > max);
   const warnings = above.map(({ warning }) => warning);
-  const { database_connections_used: used = 0, database_connections_limit: most = 0 } =
-    stats;
-  if (used >= SERVER_LIMITS.connectionShare * most) warnings.push(CONNECTIONS_SPENT);
+  const { database_connections_used: used = 0, database_connections_limit: most } = stats;
+  if (most !== undefined && used >= SERVER_LIMITS.connectionShare * most) {
+    warnings.push(CONNECTIONS_SPENT);
+  }
   return warnings;
 }
 
@@ -242,6 +273,7 @@ function healthWarnings({ temporal, migrations }: Health): string[] {
   if (migrations === 'database_read_only') {
     warnings.push('PostgreSQL takes no writes: see deploy/runbooks/postgresql-down.md');
   }
+  if (migrations === 'commits_hang') warnings.push(COMMITS_HANG);
   return warnings;
 }
 

@@ -341,6 +341,11 @@ test.serial(
     t.deepEqual(await look(), ['200 ok', '200 ok']);
     t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
     t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
+    const canCommit = async () => false;
+    t.deepEqual(await look({ db: { ...stack.workerDb, canCommit } }), [
+      '200 ok',
+      '503 commits_hang',
+    ]);
     t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
     const secretKeys = [{ version: 'v1', key: Buffer.alloc(32, 9) }];
     t.deepEqual(await look({ db: { ...stack.db, secretKeys } }), [

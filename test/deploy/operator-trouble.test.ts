@@ -1,11 +1,28 @@
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import test from 'ava';
 import postgres from 'postgres';
+import { openDatabase } from '../../db/client.ts';
+import { migrate, readiness } from '../../db/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
+import { noteBackup, noteDoctor } from '../../db/routines.ts';
+import { startPostgres } from '../../deploy/local/postgres.ts';
 import { LIMITS } from '../../deploy/operator/status.ts';
-import { freshDatabase, testSetting } from '../support/database.ts';
+import {
+  freshDatabase,
+  temporaryFolder,
+  testSetting,
+  withSql,
+} from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
-import { openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  BY,
+  eventually,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // Tests what `status` and `doctor` report while PostgreSQL has trouble. Views in the schema `faked`
 // replace tables and views of PostgreSQL.
@@ -62,7 +79,11 @@ test.serial(
     await undo();
     t.deepEqual([status.code, status.stderr], [3, '']);
     t.regex(status.stdout, /^a session locks balances, batches, or requests: /m);
-    t.regex(status.stdout, /^nothing else could be read from PostgreSQL \(57014\)$/m);
+    t.regex(
+      status.stdout,
+      /^these could not be read from PostgreSQL: requests and credits \(57014\), customers \(57014\)$/m,
+    );
+    t.regex(status.stdout, /^migrations +ready$/m);
     t.deepEqual([doctor.code, doctor.stderr], [3, '']);
     t.regex(doctor.stdout, /^lock_held: .*\n.*\n {2}1 found {2}pid \d+ postgres\.js$/m);
     t.regex(doctor.stdout, /^Nothing else was checked: other processes held a lock /m);
@@ -89,6 +110,72 @@ test.serial('doctor does not blame Temporal for an error of PostgreSQL', async (
   t.deepEqual([code, stdout], [1, '']);
   t.regex(stderr, /reported an error \(code 22012\)/);
 });
+
+test.serial(
+  '/readyz, status, and doctor report that a synchronous standby is gone',
+  async (t) => {
+    const server = await startPostgres({
+      dataDir: join(temporaryFolder(t.teardown), 'data'),
+    });
+    t.teardown(() => server.stop());
+    await migrate(server.url);
+    const api = await startApi({ databaseUrl: server.url });
+    t.teardown(api.stop);
+    const client = await api.organization(1000);
+    const ready = async () => (await fetch(`${api.baseUrl}/readyz`)).text();
+    t.is(await ready(), '{"status":"ready"}');
+
+    const nameStandbys = (names: string) =>
+      withSql(server.url, async (admin) => {
+        await admin.unsafe(`alter system set synchronous_standby_names = '${names}'`);
+        await admin`select pg_reload_conf()`;
+      });
+    await nameStandbys('gone');
+    const submits = Array.from({ length: 3 }, () => client.single({ npi: '2000000010' }));
+    const hangs = '{"status":"commits_hang"}';
+    t.is(await eventually(async () => ((await ready()) === hangs ? hangs : null)), hangs);
+
+    for (const role of ['operator', 'viewer'] as const) {
+      const { code, stdout, stderr } = await operatorOn(server.url, role).operator(
+        'status',
+      );
+      t.deepEqual([code, stderr], [3, ''], role);
+      t.regex(stdout, /^PostgreSQL commits nothing, .*postgresql-down\.md$/m, role);
+    }
+    const { operator: onServer } = operatorOn(server.url);
+    for (const option of [['--offline'], []]) {
+      const { code, stdout, stderr } = await onServer('doctor', ...option);
+      t.deepEqual([code, stderr], [3, '']);
+      t.regex(stdout, /^commits_hang: .*\n.*\n.* synchronous_standby_names = gone$/m);
+      t.is(/takes no writes/.test(stdout), option.length === 0);
+    }
+
+    const busy = openDatabase({ url: server.url, poolSize: 2, applicationName: 'busy' });
+    t.teardown(() => busy.close());
+    const writes = Promise.allSettled([noteDoctor(busy, 0), noteBackup(busy, BY)]);
+    await withSql(server.url, (admin) =>
+      eventually(async () => {
+        const committing = await admin`
+          select from pg_stat_activity
+           where application_name = 'busy' and wait_event = 'SyncRep'`;
+        return committing.length === 2 || null;
+      }),
+    );
+    t.is(await readiness(busy), 'commits_hang');
+
+    await nameStandbys('');
+    await writes;
+    t.truthy(await eventually(async () => (await ready()).includes('"ready"') || null));
+    const answers = await Promise.all(submits);
+    t.deepEqual(
+      answers
+        .map(({ status }) => status)
+        .filter((status) => status !== 202 && status !== 503),
+      [],
+    );
+    t.notRegex((await onServer('doctor', '--offline')).stdout, /commits_hang/);
+  },
+);
 
 test('status has the limits of the alerts', (t) => {
   const file = new URL('../../deploy/prometheus/alerts.yaml', import.meta.url);
