@@ -2,7 +2,7 @@ import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
-import { DatabaseError } from '../db/errors.ts';
+import { DatabaseError, Refusal } from '../db/errors.ts';
 import { count, time } from '../db/metrics.ts';
 import { SecretUnreadable } from '../db/secrets.ts';
 import { publishSpan } from '../db/traces.ts';
@@ -72,8 +72,10 @@ const AGAIN_MS = 500;
 export function createWebhookActivities(deps: WebhookDeps) {
   return {
     /**
-     * Makes the first attempts of several deliveries concurrently.
+     * Makes the first attempts of several deliveries concurrently. An error of one delivery does not
+     * affect the others.
      * @returns the ids of the deliveries that have neither succeeded nor finally failed
+     * @throws {DatabaseError} if PostgreSQL is unavailable
      */
     async attemptDeliveries({
       deliveryIds,
@@ -82,7 +84,7 @@ export function createWebhookActivities(deps: WebhookDeps) {
     }): Promise<string[]> {
       return await withHeartbeat(Context.current(), async () => {
         const deadline = performance.now() + SLOT_WAIT_MS;
-        const attempts = deliveryIds.map((id) => attemptFirst(deps, id, deadline));
+        const attempts = deliveryIds.map((id) => attemptAlone(deps, id, deadline));
         const decided = await Promise.all(attempts);
         return deliveryIds.filter((_, index) => !decided[index]);
       });
@@ -110,6 +112,25 @@ export function createWebhookActivities(deps: WebhookDeps) {
       throw benignFailure(message, `Webhook.${why}`, delayMs);
     },
   };
+}
+
+/**
+ * Makes the first attempt of a delivery that shares its activity with others. If the attempt throws
+ * an error, the delivery gets its own workflow, unless the delivery does not exist.
+ * @returns true if the delivery needs no further attempt
+ */
+async function attemptAlone(
+  deps: WebhookDeps,
+  deliveryId: string,
+  deadline: number,
+): Promise<boolean> {
+  try {
+    return await attemptFirst(deps, deliveryId, deadline);
+  } catch (error) {
+    if (error instanceof DatabaseError && error.isAway) throw error;
+    deps.log.error({ err: error, delivery_id: deliveryId }, 'webhook attempt failed');
+    return error instanceof Refusal;
+  }
 }
 
 /**

@@ -51,7 +51,8 @@ export async function lookUpEmail(request: LookupInput): Promise<LookupResult> {
       refundCredits({ ...request, reason }),
     );
     named(result);
-    if (isCancellation(error)) throw error;
+    // The request may have been final before the cancellation. Then the lookup ends with its result.
+    if (isCancellation(error) && result.reason === reason) throw error;
     return result;
   }
 }
@@ -163,7 +164,7 @@ async function askVendor(
   const activities = askFor(activityMs, activityId, `${vendor} for NPI ${request.npi}`);
   const until = Date.now() + msLeft;
   const call = { ...request, vendor, again, until };
-  return await activities.askVendor(call).catch(unresolved);
+  return await activities.askVendor(call).then(understood, unresolved);
 }
 
 /** Checks addresses that are already known, or checks greylisted addresses again. */
@@ -182,10 +183,21 @@ async function verify(
   );
   return await activities
     .verifyEmails({ ...request, lookupId, requestedType, patience })
-    .catch(unresolved);
+    .then(understood, unresolved);
 }
 
 const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
+const FAILED: VendorAnswer = { kind: 'fatal', reason: 'lookup_failed' };
+
+/**
+ * Returns a source's response, or a failure if its kind is unknown. A newer worker may return such
+ * a response, and so may an operator who completes an activity by hand.
+ */
+function understood(answer: VendorAnswer): VendorAnswer {
+  const { kind, reason }: Record<string, unknown> = Object(answer);
+  if (typeof kind !== 'string' || !Object.hasOwn(MEANING, kind)) return FAILED;
+  return { ...answer, reason: typeof reason === 'string' ? reason : null };
+}
 
 /**
  * Prefix of the failure types with which `retryLater` reports why a source has not responded yet.
@@ -205,9 +217,7 @@ function unresolved(error: unknown): VendorAnswer {
   const type = last instanceof ApplicationFailure ? last.type : null;
   if (type?.startsWith(SOURCE))
     return { kind: 'unresolved', reason: type.slice(SOURCE.length) };
-  if (cause instanceof ApplicationFailure && cause.nonRetryable) {
-    return { kind: 'fatal', reason: 'lookup_failed' };
-  }
+  if (cause instanceof ApplicationFailure && cause.nonRetryable) return FAILED;
   return OUT_OF_TIME;
 }
 
@@ -243,7 +253,7 @@ async function settle(
  * lookup was waiting for, such as `deadline (rate_limit)`.
  */
 function reasonOf({ kind, reason }: VendorAnswer): string {
-  if (MEANING[kind] === 'failed') return reason ?? kind;
+  if (MEANING[kind] === 'failed') return reason ?? 'lookup_failed';
   return reason === null ? 'deadline' : `deadline (${reason})`;
 }
 

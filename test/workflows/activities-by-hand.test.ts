@@ -1,3 +1,4 @@
+import { Context } from '@temporalio/activity';
 import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
@@ -6,6 +7,7 @@ import { leftOver } from '../support/all-ended.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import {
+  aborted,
   createScriptedVendor,
   foundStep,
   heldScript,
@@ -168,6 +170,53 @@ test('a request is refunded if its vendor activity is paused, reset, or misroute
   for (const npi of waiting) t.is(vendor.asked(npi, 'submit'), 1);
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
   t.deepEqual(await leftOver(stack), []);
+});
+
+test('a response of an unknown kind fails its request as lookup_failed', async (t) => {
+  const stack = await start(60_000);
+  t.teardown(stack.stop);
+  const responses = [{ kind: 'splendid' }, { reason: 'none' }, 'text', null];
+  const own = npis.splice(0, responses.length);
+  for (const npi of own) {
+    vendor.script(npi, () => aborted(Context.current().cancellationSignal));
+  }
+  const client = await stack.organization();
+  const { json } = await client.bulk({ npis: own });
+  await Promise.all(own.map((npi) => asked(npi, 'submit')));
+  for (const [index, { request_id: workflowId }] of json.requests.entries()) {
+    const activity = { workflowId, activityId: vendor.id };
+    await stack.client.activity.complete(activity, responses[index]);
+  }
+  await client.completed(json.batch_id);
+  const rows = await stack.db.drizzle.execute<{ reason: string }>(
+    sql`select distinct reason from requests where batch_id = ${json.batch_id}`,
+  );
+  t.deepEqual([...rows], [{ reason: 'lookup_failed' }]);
+  t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+});
+
+test('a response without its reason fails its request at the deadline', async (t) => {
+  const stack = await start(10_000);
+  t.teardown(stack.stop);
+  const [npi = ''] = npis.splice(0, 1);
+  vendor.script(npi, () => aborted(Context.current().cancellationSignal));
+  const client = await stack.organization();
+  const { json } = await client.single({ npi });
+  const workflowId = json.requests[0]?.request_id ?? '';
+  for (const activityId of [vendor.id, `${vendor.id}-again`]) {
+    const open = { workflowId, activityId };
+    await eventually(() =>
+      stack.client.activity.complete(open, { kind: 'unresolved' }).then(
+        () => true,
+        () => null,
+      ),
+    );
+  }
+  await client.completed(json.batch_id);
+  const [row] = await stack.db.drizzle.execute<{ reason: string }>(
+    sql`select reason from requests where batch_id = ${json.batch_id}`,
+  );
+  t.is(row?.reason, 'deadline');
 });
 
 test('a paused webhook delivery is sent after it is unpaused or resent', async (t) => {

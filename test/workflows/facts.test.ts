@@ -162,6 +162,47 @@ test('a webhook is not sent before the requests in it are final', async (t) => {
   t.true(received().includes(`${slow} completed`));
 });
 
+test('a webhook is retried although the first attempt of its group names an unknown one', async (t) => {
+  const own = await startStack({
+    lookupTimeoutMs: 900_000,
+    sweepIntervalMs: 900_000,
+    webhookScheduleMs: [0, 100],
+    providers: [vendor],
+  });
+  t.teardown(own.stop);
+  const [npi = ''] = npis.splice(0, 1);
+  vendor.script(npi, () => ({ kind: 'pending', jobRef: npi, pollAfterMs: 1000 }));
+  const client = await own.organization();
+  const path = '/fail/1/group';
+  const { json } = await client.single({
+    npi,
+    webhook: { url: `${own.receiver.url}${path}` },
+  });
+  const requestId = json.requests[0]?.request_id ?? '';
+  const batch = own.client.workflow.getHandle(json.batch_id);
+  await eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null));
+  // Both signals wait for the worker, so the batch dispatches both deliveries as one group.
+  await own.stopWorker();
+  await settle(own.db, requestId, 'failed', 'deadline', RULES);
+  const deliveryId = await findDueDelivery(own.db, json.batch_id, requestId);
+  await batch.signal('requestSettled', { requestId, deliveryId: 'msg_unknown' });
+  await batch.signal('requestSettled', { requestId, deliveryId });
+  await own.startWorker();
+  await eventually(async () => {
+    const { events } = await batch.fetchHistory();
+    const started = (events ?? []).map(
+      (event) => event.childWorkflowExecutionStartedEventAttributes,
+    );
+    return started.some((one) => one?.workflowExecution?.workflowId === deliveryId)
+      ? true
+      : null;
+  });
+  await own.client.workflow.getHandle(deliveryId ?? '').result();
+  const attempts = own.receiver.deliveries().filter((one) => one.path === path);
+  t.is(attempts.length, 2);
+  await batch.result();
+});
+
 test('workflows that are started by hand with unknown IDs fail and call no vendor', async (t) => {
   const start = async (type: string, input: object) => {
     const handle = await stack.client.workflow.start(type, {

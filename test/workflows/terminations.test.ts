@@ -2,9 +2,11 @@ import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { cancelOpen, openOfBatch } from '../../db/requests/cancel.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { eventually, RULES } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 import {
   aborted,
   createScriptedVendor,
@@ -191,6 +193,29 @@ test('terminated or canceled lookups are refunded, and their batch completes', a
     delivered('/children'),
     [`${good} completed`, `${ended} failed`, `${called} failed`].sort(),
   );
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+});
+
+test('a lookup whose request is already completed completes when it is canceled', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, hang);
+  const client = await stack.organization();
+  const { json } = await client.single({ npi });
+  const requestId = json.requests[0]?.request_id ?? '';
+  await asked(npi);
+  await storeEmail(stack.db, {
+    npi,
+    email: `known-${npi}@clinic.example`,
+    emailType: 'professional',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
+  const { status } = await settle(stack.db, requestId, 'answered', 'test', RULES);
+  t.is(status, 'completed');
+  await workflow(requestId).cancel();
+  await closedAs(requestId, 'COMPLETED');
+  t.deepEqual(await workflow(requestId).result(), { status: 'completed', reason: null });
+  await closedAs(json.batch_id, 'COMPLETED');
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
