@@ -16,7 +16,7 @@ import {
   queuesOf,
   type Settled,
 } from './messages.ts';
-import { deliveries } from './options.ts';
+import { deliveries, upgrading } from './options.ts';
 
 /** Attempts one delivery until it succeeds or its schedule ends. Runs on the webhooks queue. */
 export async function deliver({ deliveryId }: DeliverInput) {
@@ -27,13 +27,7 @@ export async function deliver({ deliveryId }: DeliverInput) {
   return await deliverWebhook({ deliveryId });
 }
 
-// A delivery may run for days, longer than the worker version that started it. With AUTO_UPGRADE it
-// continues on a newer version, which can replay its history of only one activity. The server
-// rejects this option if workers are not versioned.
-setWorkflowOptions(() => {
-  const isVersioned = !!workflowInfo().currentDeploymentVersion?.deploymentName;
-  return isVersioned ? { versioningBehavior: 'AUTO_UPGRADE' } : {};
-}, deliver);
+setWorkflowOptions(upgrading, deliver);
 
 /** Sends the webhooks of a batch, during one run of its workflow. */
 export class Webhooks {

@@ -1,3 +1,4 @@
+import type { WorkflowDefinitionOptions } from '@temporalio/common';
 import {
   type ActivityOptions,
   proxyActivities,
@@ -7,7 +8,7 @@ import {
 import type { Activities } from '../activities/index.ts';
 import { queuesOf } from './messages.ts';
 
-// Options of the activities. Refunds and webhooks must eventually succeed, so activities are
+// Options of activities and workflows. Refunds and webhooks must eventually succeed, so activities are
 // retried without limit, except after a failure that is marked as non-retryable.
 
 /**
@@ -97,3 +98,13 @@ export const { reverifyOnce } = proxyActivities<Activities>({
   retry: { maximumAttempts: 1 },
   summary: 'addresses that go stale',
 });
+
+/**
+ * Returns the options of a workflow that may run for days, longer than the worker version that
+ * started it. With AUTO_UPGRADE it continues on a newer version, which must be able to replay its
+ * history. The server rejects this option if workers are not versioned.
+ */
+export function upgrading(): WorkflowDefinitionOptions {
+  const isVersioned = !!workflowInfo().currentDeploymentVersion?.deploymentName;
+  return isVersioned ? { versioningBehavior: 'AUTO_UPGRADE' } : {};
+}

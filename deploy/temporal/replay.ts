@@ -3,6 +3,7 @@ import { OperatorProblem } from '../../db/errors.ts';
 import commands from './commands.json' with { type: 'json' };
 import { decoded, type EventAttributes, type HistoryEvent, type Run } from './history.ts';
 import { titleOf } from './story.ts';
+import { SOURCE_MAP } from './workers.ts';
 
 // Replays recorded runs of workflows with the current code. The SDK detects when the code does not
 // repeat the commands in a history, but does not report which line of the code differs. Therefore
@@ -140,8 +141,6 @@ class Recorder {
  * so the code of the bundle can read it.
  */
 const RECORDER = 'replayRecorder';
-
-const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
 
 /**
  * Returns a bundle whose workflows report their commands to the recorder. Interceptors are part of

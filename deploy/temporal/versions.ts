@@ -7,13 +7,18 @@ import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import { newProcessId, noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
 import { FAILED_PRECONDITION, NOT_FOUND, UNIMPLEMENTED, unless } from './client.ts';
+import { SOURCE_MAP } from './workers.ts';
 
 // This file uses Temporal's Worker Deployments. A workflow run stays on the version of our code
 // with which it began, and new runs get the current version. The workers decide which version is
 // current, unless the operator has chosen to do that.
 
-/** Returns the version of a workflow bundle. Its build id is a hash of the code. */
-export function versionOf(taskQueue: string, code: string): WorkerDeploymentVersion {
+/**
+ * Returns the version of a workflow bundle. Its build id is a hash of the code without the source
+ * map, so one commit has the same build id in every folder.
+ */
+export function versionOf(taskQueue: string, bundle: string): WorkerDeploymentVersion {
+  const code = bundle.replace(SOURCE_MAP, '');
   const buildId = createHash('sha256').update(code).digest('hex').slice(0, 12);
   return { deploymentName: `npi-email-${taskQueue}`, buildId };
 }

@@ -1,4 +1,5 @@
 import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { type Client, isGrpcServiceError } from '@temporalio/client';
@@ -34,8 +35,9 @@ const SHUTDOWN_GRACE = '35s';
  */
 const SHUTDOWN_FORCE_MS = 38_000;
 
-const pathOf = (file: string) =>
-  fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
+/** The folder of the project. */
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
+const pathOf = (file: string) => join(ROOT, 'workflows', file);
 const CONVERTERS = pathOf('converters.ts');
 const DATA_CONVERTER = {
   failureConverterPath: CONVERTERS,
@@ -117,8 +119,8 @@ function commonOptions(options: WorkersOptions, running: Set<RunningActivity>) {
     common.workerDeploymentOptions = {
       version,
       useWorkerVersioning: true,
-      // Most runs take minutes, so they can end on the version with which they began. The workflow
-      // `deliver` may take days and sets another behavior.
+      // Most runs take minutes, so they can end on the version with which they began. Deliveries and
+      // uploads may take days and set another behavior (`upgrading`).
       defaultVersioningBehavior: 'PINNED',
     };
   }
@@ -218,7 +220,14 @@ export async function loadBundle(
 }
 
 /**
- * Bundles the workflows, which takes a few seconds. The modules are preloaded, so a worker loads
+ * The source map at the end of a bundle. Debuggers need it. It contains the absolute paths of the
+ * source files.
+ */
+export const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
+
+/**
+ * Bundles the workflows, which takes a few seconds. The code does not depend on the project's folder
+ * or the current folder, because all its paths are relative to the project. The modules are preloaded, so a worker loads
  * them once and not for every workflow. This saves time and memory, but workflow code must not keep
  * state in module variables.
  */
@@ -229,6 +238,12 @@ export function bundleWorkflows(
     workflowsPath,
     ...DATA_CONVERTER,
     preloadModules: [workflowsPath, CONVERTERS],
+    webpackConfigHook: (config) => ({
+      ...config,
+      context: ROOT,
+      // Otherwise, a package behind a link would have the path of the link's target.
+      resolve: { ...config.resolve, symlinks: false },
+    }),
     // Keeps webpack's progress messages out of the log.
     logger: {
       log() {},

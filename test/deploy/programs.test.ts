@@ -204,6 +204,23 @@ test.serial(
   },
 );
 
+test.serial('one commit has the same build id in every folder', async (t) => {
+  const elsewhere = join(temporaryFolder(t.teardown), 'deeper');
+  await installForProduction(elsewhere);
+  const outputs = [];
+  for (const [folder, cwd] of [
+    [root, root],
+    [elsewhere, '/'],
+  ] as const) {
+    const file = join(root, 'any-bundle.js');
+    const { command, args, env } = programCommand('bundle', [file], { root: folder });
+    const { stdout } = await promisify(execFile)(command, args, { cwd, env });
+    outputs.push(stdout);
+  }
+  t.regex(outputs[0] ?? '', /^bundle: build [0-9a-f]{12};/);
+  t.is(new Set(outputs).size, 1, outputs.join(''));
+});
+
 test.serial('a worker that waits for the migration stops at SIGTERM', async (t) => {
   const worker = start(t, 'worker', { DATABASE_URL: await emptyDatabase(t) });
   await worker.says(/npm run migrate/);

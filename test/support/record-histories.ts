@@ -1,6 +1,8 @@
 import { startUpload } from '../../api/temporal.ts';
+import { startTemporal } from '../../deploy/local/temporal.ts';
 import { main } from '../../deploy/main.ts';
-import { WORKFLOWS } from '../../workflows/messages.ts';
+import { TASK_QUEUE, WORKFLOWS } from '../../workflows/messages.ts';
+import { testSetting } from './database.ts';
 import { saveHistory } from './histories.ts';
 import { eventually, type Organization, type SubmitAnswer } from './organization.ts';
 import { startServers } from './servers.ts';
@@ -124,9 +126,21 @@ async function recordWaterfall(): Promise<void> {
   });
 }
 
-/** Records uploads of the console: one that ends, and one that an operator cancels. */
+/**
+ * Records uploads of the console: one that continues as a new run and ends, and one that an operator
+ * cancels. Their Temporal suggests a new run after two parts.
+ */
 async function recordUploads(): Promise<void> {
-  await withStack({}, async (stack) => {
+  await using opened = new AsyncDisposableStack();
+  const { address: temporalAddress, stop } = await startTemporal({
+    cli: testSetting('TEST_TEMPORAL_CLI'),
+    namespace: 'default',
+    dynamicConfig: { 'limit.historyCount.suggestContinueAsNew': 15 },
+  });
+  opened.defer(stop);
+  const elsewhere = { temporalAddress, taskQueue: TASK_QUEUE };
+  await withStack({ elsewhere }, async (stack) => {
+    await stack.startWorker();
     const begin = async (organization: Organization) => {
       const { organizationId } = organization;
       const id = await startedUpload(stack.db, organization, ordinaryNpis('found', 130));
@@ -134,7 +148,11 @@ async function recordUploads(): Promise<void> {
       await startUpload(stack.client, stack.taskQueue, upload);
       return id;
     };
-    await save(stack, 'upload', await begin(await stack.organization()));
+    const upload = await begin(await stack.organization());
+    await save(stack, 'upload', upload);
+    const { events } = await stack.client.workflow.getHandle(upload).fetchHistory();
+    const started = events?.[0]?.workflowExecutionStartedEventAttributes;
+    await save(stack, 'upload-continued', upload, started?.firstExecutionRunId ?? '');
     const slow = await begin(await stack.organization(1000, 1));
     const workflow = stack.client.workflow.getHandle(slow);
     await eventually(async () =>

@@ -71,6 +71,7 @@ test('the saved histories cover every workflow and every way that it can end', (
       'reverify COMPLETED',
       'submitUpload CANCELED',
       'submitUpload COMPLETED',
+      'submitUpload CONTINUED_AS_NEW',
     ],
   );
 });
@@ -207,6 +208,13 @@ const MUTANTS: readonly Mutant[] = [
     from: "  if (answer.kind !== 'later' || pauseMs <= 0) return answer;",
     to: '  if (pauseMs > 0) return answer;',
     caughtBy: (one) => asked(one).some((id) => /-(over|early)$/.test(id)),
+  },
+  {
+    title: 'an upload that never continues as a new run',
+    file: 'upload.ts',
+    from: 'workflowInfo().continueAsNewSuggested',
+    to: 'false',
+    caughtBy: has('WORKFLOW_EXECUTION_CONTINUED_AS_NEW'),
   },
 ];
 
