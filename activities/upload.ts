@@ -2,6 +2,7 @@ import { hash } from 'node:crypto';
 import { PRICES } from '../db/accounts/credits.ts';
 import { takePlaces } from '../db/accounts/limits.ts';
 import { type Balance, isSandbox } from '../db/accounts/organizations.ts';
+import type { Database } from '../db/client.ts';
 import { markStarted } from '../db/requests/outbox.ts';
 import { type SubmitCommand, submit } from '../db/requests/submit.ts';
 import {
@@ -10,6 +11,8 @@ import {
   findNextPart,
   finishUpload,
   type NextPart,
+  PART_SUBMIT,
+  readLookupHealth,
   recordPart,
 } from '../db/uploads/parts.ts';
 import type { UploadInput, UploadStep } from '../workflows/messages.ts';
@@ -53,15 +56,32 @@ async function submitNextPart(deps: UploadDeps, uploadId: string): Promise<Uploa
     await finishUpload(db, uploadId);
     return { kind: 'ended' };
   }
+  // This submit only returns the batch of the earlier one, so it needs no place.
+  if (part.isSubmitted) return await submitPart(deps, part);
   if (!part.isKeyActive) {
     await endUpload(db, uploadId, 'key');
     return { kind: 'ended' };
   }
-  if (part.open >= MAX_OPEN) throw wait('open requests', OPEN_WAIT_MS);
+  await waitForLookups(db, part);
   const key = { keyId: part.apiKeyId, requestsPerMinute: part.requestsPerMinute };
   const places = await takePlaces(db, key, rules.rateWindowMs, 1);
   if (places.taken === 0) throw wait('rate limit', places.freeInMs);
   return await submitPart(deps, part);
+}
+
+/**
+ * Checks that the lookups of a part can succeed. During an outage, they would only fail at their
+ * deadlines. So while lookups fail, the upload submits one NPI at a time, until one succeeds.
+ * @throws {ApplicationFailure} retryable, if the part must wait
+ */
+async function waitForLookups(db: Database, part: NextPart): Promise<void> {
+  if (part.open >= MAX_OPEN) throw wait('open requests', OPEN_WAIT_MS);
+  const { isFailing, isFresh } = await readLookupHealth(db, part.uploadId);
+  if (!isFailing) return;
+  if (part.open > 0 || isFresh) throw wait('lookups to succeed', MAX_WAIT_MS);
+  if (part.npis.length === 1) return;
+  await cutPart(db, part, 1);
+  throw wait('a smaller part', 0);
 }
 
 async function submitPart(deps: UploadDeps, part: NextPart): Promise<UploadStep> {
@@ -142,9 +162,8 @@ function commandFor(part: NextPart): SubmitCommand {
     outcomes: isSandbox(organizationId) ? npis.map(testOutcomeOf) : null,
     isOutcomeForced: false,
     idempotency: {
+      ...PART_SUBMIT,
       key: `${part.uploadId}-${part.position}`,
-      method: 'POST',
-      path: '/console/uploads',
       fingerprint: hash('sha256', content, 'buffer'),
     },
   };

@@ -5,6 +5,7 @@ import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { isId } from '../../db/ids.ts';
 import { dataItem, findEnvelope } from '../../db/requests/envelope.ts';
+import { readLookupHealth } from '../../db/uploads/parts.ts';
 import {
   continueUpload,
   countUploadResults,
@@ -237,6 +238,8 @@ async function progressPage(
   const results = await countUploadResults(db, upload.id);
   const { final, submitted, total, stopReason } = upload;
   const isRunning = stopReason === null && final < total;
+  const canStop = isRunning && submitted < total;
+  const isWaiting = canStop && (await readLookupHealth(db, upload.id)).isFailing;
   return page(request, h, 'upload', {
     ...listedUpload(upload),
     title: upload.fileName,
@@ -246,7 +249,8 @@ async function progressPage(
     stopped: stopReason && STOPPED[stopReason],
     canContinue: stopReason !== null && stopReason !== 'operator',
     isRunning,
-    canStop: isRunning && submitted < total,
+    canStop,
+    isWaiting,
     // The results of submitted NPIs still arrive after a stop.
     isOpen: isRunning || final < submitted,
   });

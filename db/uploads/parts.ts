@@ -5,6 +5,9 @@ import type { RequestedType, StopReason } from '../words.ts';
 
 // The parts of an upload, as its workflow submits them.
 
+/** The method and path of the Idempotency-Keys of parts. The key is `{uploadId}-{position}`. */
+export const PART_SUBMIT = { method: 'POST', path: '/console/uploads' };
+
 /** The next part of an upload to submit, and what decides whether it may be submitted now. */
 export interface NextPart {
   readonly uploadId: string;
@@ -13,6 +16,8 @@ export interface NextPart {
   readonly organizationId: string;
   readonly apiKeyId: string;
   readonly requestedType: RequestedType;
+  /** True if the part was submitted by a process that died before it recorded the batch. */
+  readonly isSubmitted: boolean;
   /** True if the API would accept the key. */
   readonly isKeyActive: boolean;
   readonly requestsPerMinute: number;
@@ -44,6 +49,13 @@ export async function findNextPart(
            u.organization_id as "organizationId",
            u.api_key_id as "apiKeyId",
            u.requested_type as "requestedType",
+           exists (
+             select from idempotency_keys i
+              where i.organization_id = u.organization_id
+                and i.method = ${PART_SUBMIT.method}
+                and i.path = ${PART_SUBMIT.path}
+                and i.key = u.id || '-' || part.position
+           ) as "isSubmitted",
            k.revoked_at is null and coalesce(k.expires_at > clock_timestamp(), true)
              and not o.suspended as "isKeyActive",
            o.requests_per_minute as "requestsPerMinute",
@@ -70,6 +82,53 @@ export async function findNextPart(
      ) progress
      where u.id = ${uploadId} and u.stop_reason is null`;
   return part;
+}
+
+/** How the lookups of an upload's newest finished part ended. */
+export interface LookupHealth {
+  /** True if more of them failed than succeeded. */
+  readonly isFailing: boolean;
+  /** True if the part ended less than `PROBE_EVERY_MS` ago. */
+  readonly isFresh: boolean;
+}
+
+/** While lookups fail, an upload submits one NPI, waits for its result, and then for this time. */
+export const PROBE_EVERY_MS = 5 * 60_000;
+
+/**
+ * Returns how the lookups of an upload end at the moment. A success is a lookup with or without an
+ * email. Replays, remembered misses, and NPIs that are not looked up do not count, because they also
+ * end during an outage.
+ *
+ * Reads the finished parts, newest first, until one has a lookup that counts. A time in the future
+ * is not fresh, because PostgreSQL's clock was set back.
+ */
+export async function readLookupHealth(
+  db: Database,
+  uploadId: string,
+): Promise<LookupHealth> {
+  const [health = { isFailing: false, isFresh: false }] = await run<LookupHealth>(db)`
+    select ends.failed > ends.succeeded as "isFailing",
+           clock_timestamp() - ends.at between interval '0' and ${span(PROBE_EVERY_MS)}
+             as "isFresh"
+      from upload_parts p
+      join batches b on b.id = p.batch_id and b.completed_count = b.total
+     cross join lateral (
+       select count(*) filter (where r.status = 'failed') as failed,
+              count(*) filter (
+                where r.status <> 'failed'
+                  and not r.replayed
+                  and num_nonnulls(r.lookup_id, r.test_outcome) > 0
+                  and r.reason is distinct from 'known_miss'
+              ) as succeeded,
+              max(r.settled_at) as at
+         from requests r
+        where r.batch_id = b.id
+     ) ends
+     where p.upload_id = ${uploadId} and ends.failed + ends.succeeded > 0
+     order by p.position desc
+     limit 1`;
+  return health;
 }
 
 /**

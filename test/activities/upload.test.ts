@@ -1,10 +1,12 @@
 import type { ApplicationFailure } from '@temporalio/common';
 import test from 'ava';
-import { eq } from 'drizzle-orm';
+import { and, eq, isNull } from 'drizzle-orm';
 import { createUploadActivities } from '../../activities/upload.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
-import { query } from '../../db/client.ts';
-import { uploadParts } from '../../db/schema.ts';
+import { type Database, query } from '../../db/client.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
+import { type LookupEnd, settle } from '../../db/requests/settle.ts';
+import { requests, uploadParts } from '../../db/schema.ts';
 import { claimUnsubmitted, finishUpload } from '../../db/uploads/parts.ts';
 import {
   deleteUpload,
@@ -12,8 +14,8 @@ import {
   listUploadBatches,
   stopUpload,
 } from '../../db/uploads/uploads.ts';
-import { freshDatabase } from '../support/database.ts';
-import { openOrganization, WORKER_RULES } from '../support/organization.ts';
+import { freshDatabase, openTestDatabase, travel } from '../support/database.ts';
+import { openOrganization, RULES, WORKER_RULES } from '../support/organization.ts';
 import { NO_TEMPORAL, quiet } from '../support/runtime.ts';
 import { startedUpload, uploadInParts } from '../support/uploads.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -24,6 +26,7 @@ const deps = { db, log: quiet, control: NO_TEMPORAL, rules: WORKER_RULES };
 const activities = createUploadActivities(deps);
 const { submitNextPart } = activities;
 const TWO_PARTS = { parts: 2, size: 1 };
+const MINUTE = 60_000;
 
 test('a part counts as submitted even if its batch cannot be started', async (t) => {
   const organization = await openOrganization(db, 60);
@@ -112,4 +115,102 @@ test('the next part waits while 180 requests of its upload are open', async (t) 
   await t.throwsAsync(submitNextPart({ uploadId }), {
     message: 'waits for open requests',
   });
+});
+
+/** Returns the ids of an organization's open requests. */
+async function openIds(db: Database, organizationId: string): Promise<string[]> {
+  const open = await query(db, (tx) =>
+    tx
+      .select({ id: requests.id })
+      .from(requests)
+      .where(
+        and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)),
+      ),
+  );
+  return open.map(({ id }) => id);
+}
+
+test('while the lookups of an upload fail, it tries one NPI every five minutes', async (t) => {
+  await using database = await openTestDatabase();
+  const clock = await travel(database.url);
+  t.teardown(() => clock.stop());
+  const { db } = database;
+  const { submitNextPart } = createUploadActivities({ ...deps, db });
+  const organization = await openOrganization(db, 1000);
+  const { organizationId } = organization;
+  const uploadId = await startedUpload(db, organization, ordinaryNpis('found', 300));
+  const next = () => submitNextPart({ uploadId });
+  const waits = (message: string) => t.throwsAsync(next(), { message });
+  const open = () => openIds(db, organizationId);
+  const endAll = async (end: LookupEnd, reason: string) => {
+    for (const id of await open()) await settle(db, id, end, reason, RULES);
+  };
+  const triesOne = async () => {
+    await waits('waits for a smaller part');
+    await next();
+    t.is((await open()).length, 1);
+  };
+
+  for (let part = 0; part < 3; part += 1) await next();
+  await endAll('failed', 'deadline');
+  await waits('waits for lookups to succeed');
+  await clock.advance(5 * MINUTE);
+  await triesOne();
+  await clock.advance(5 * MINUTE);
+  // The request of this NPI is still open.
+  await waits('waits for lookups to succeed');
+  await endAll('failed', 'deadline');
+  await waits('waits for lookups to succeed');
+
+  // NPIs for which no source is asked say nothing about an outage.
+  await clock.advance(5 * MINUTE);
+  await triesOne();
+  await endAll('answered', 'inactive');
+  await triesOne();
+  await joinLookups(db, await open());
+  await endAll('answered', 'known_miss');
+
+  await triesOne();
+  await joinLookups(db, await open());
+  await endAll('answered', 'nobody');
+  await next();
+  t.true((await open()).length > 50);
+  t.is((await findUpload(db, { organizationId, uploadId }))?.total, 300);
+});
+
+test('an upload does not wait for a failure that is in the future', async (t) => {
+  await using database = await openTestDatabase();
+  const clock = await travel(database.url);
+  t.teardown(() => clock.stop());
+  const { db } = database;
+  const { submitNextPart } = createUploadActivities({ ...deps, db });
+  const organization = await openOrganization(db, 9);
+  const uploadId = await uploadInParts(db, organization, { parts: 2, size: 2 });
+  await submitNextPart({ uploadId });
+  await clock.advance(10 * MINUTE);
+  for (const id of await openIds(db, organization.organizationId))
+    await settle(db, id, 'failed', 'deadline', RULES);
+  await clock.advance(-10 * MINUTE);
+  await t.throwsAsync(submitNextPart({ uploadId }), {
+    message: 'waits for a smaller part',
+  });
+});
+
+test('a part that a dead process submitted is recorded even while lookups fail', async (t) => {
+  const organization = await openOrganization(db, 9);
+  const { organizationId } = organization;
+  const uploadId = await uploadInParts(db, organization, { parts: 2, size: 2 });
+  await submitNextPart({ uploadId });
+  await submitNextPart({ uploadId });
+  const before = await listUploadBatches(db, uploadId);
+  for (const id of await openIds(db, organizationId))
+    await settle(db, id, 'failed', 'deadline', RULES);
+  await query(db, (tx) =>
+    tx
+      .update(uploadParts)
+      .set({ batchId: null })
+      .where(and(eq(uploadParts.uploadId, uploadId), eq(uploadParts.position, 1))),
+  );
+  await submitNextPart({ uploadId });
+  t.deepEqual(await listUploadBatches(db, uploadId), before);
 });

@@ -6,12 +6,13 @@ import { issueKey, revokeKey } from '../../../db/accounts/keys.ts';
 import { takePlaces } from '../../../db/accounts/limits.ts';
 import { query } from '../../../db/client.ts';
 import { uploads } from '../../../db/schema.ts';
+import { cutPart } from '../../../db/uploads/parts.ts';
 import { listUploadBatches, listUploads } from '../../../db/uploads/uploads.ts';
 import { fresh } from '../../support/database.ts';
 import { BY, eventually, type Organization } from '../../support/organization.ts';
 import { type ApiClient, startStack } from '../../support/stack.ts';
 import { storeEmail } from '../../support/stored.ts';
-import { uploadInParts } from '../../support/uploads.ts';
+import { startedUpload, uploadInParts } from '../../support/uploads.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 import { type Seen, Visitor } from '../../support/visitor.ts';
 
@@ -22,6 +23,7 @@ const stack = fresh(test, () => startStack({ rateWindowMs: RATE_WINDOW_MS }));
 const UPLOADS = '/console/uploads';
 const FOUND = '2000000010';
 const NOT_FOUND = '2000000044';
+const FAILED = '2000000234';
 const TWO_PARTS = { parts: 2, size: 1 };
 
 async function signedIn({ apiKey }: Pick<ApiClient, 'apiKey'>): Promise<Visitor> {
@@ -52,12 +54,12 @@ async function until(visitor: Visitor, path: string, status: string): Promise<Se
 }
 
 /**
- * Starts an upload of two parts with a key that has one request left in this hour. Returns when the
+ * Starts an upload, by default of two parts, with a key that has one request left in this hour. Returns when the
  * first part is submitted.
  */
-async function startWaiting(client: Organization): Promise<string> {
+async function startWaiting(client: Organization, given?: string): Promise<string> {
   const { organizationId, keyId } = client;
-  const uploadId = await uploadInParts(stack.db, client, TWO_PARTS);
+  const uploadId = given ?? (await uploadInParts(stack.db, client, TWO_PARTS));
   const key = { keyId, requestsPerMinute: 100_000 };
   const { used } = await takePlaces(stack.db, key, RATE_WINDOW_MS, 0);
   await takePlaces(stack.db, key, RATE_WINDOW_MS, key.requestsPerMinute - used - 1);
@@ -241,6 +243,19 @@ test('an upload stops when its key is revoked, and can continue with another', a
   t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
 });
 
+test('the page of an upload says that it waits because its lookups fail', async (t) => {
+  const client = await stack.sandboxOf(await stack.organization(0));
+  const stored = await startedUpload(stack.db, client, [FAILED, FOUND]);
+  await cutPart(stack.db, { uploadId: stored, position: 0 }, 1);
+  const uploadId = await startWaiting(client, stored);
+  const visitor = await signedInAgain(client);
+  const { text } = await eventually(async () => {
+    const seen = await visitor.get(`${UPLOADS}/${uploadId}`);
+    return seen.text.includes('<dt>Failed</dt><dd>1</dd>') ? seen : null;
+  });
+  t.regex(text, /role="alert">Most of the last lookups failed, so this upload waits\./);
+});
+
 test('the sweep starts an upload whose workflow is missing', async (t) => {
   const sandbox = await stack.sandboxOf(await stack.organization(0));
   const uploadId = await uploadInParts(stack.db, sandbox, TWO_PARTS);
@@ -260,6 +275,7 @@ test('a stopped upload submits no further part', async (t) => {
   const visitor = await signedInAgain(client);
   const { path, text, token } = await visitor.get(`${UPLOADS}/${uploadId}`);
   t.regex(text, /up to 60 that are being submitted, are still looked up/);
+  t.notRegex(text, /lookups failed/);
   const soFar = await visitor.get(`${path}/results.csv`);
   t.regex(soFar.text, /,not_asked,not submitted yet\n$/);
   const stopped = await visitor.post(`${path}/stop`, { form_token: token });
