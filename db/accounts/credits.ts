@@ -55,7 +55,7 @@ export async function grantCredits(
   by: ChangedBy,
   organizationId: string,
   amount: number,
-  reference: string | null = null,
+  reference: string,
 ): Promise<Balance> {
   try {
     return await fund(db, by, { kind: 'grant', organizationId, amount, reference });

@@ -38,7 +38,7 @@ const NPIS = [
 const ALL_VENDORS = '2000000218';
 
 const NO_CREDITS = `There are too few credits for the demonstration. To add some:
-npm run operator -- credits grant Demonstration 1000 --reason "demonstration"`;
+npm run operator -- credits grant Demonstration 1000 --reference "$(date)" --reason "demonstration"`;
 
 /**
  * Submits a bulk batch, waits for its results and webhooks, and prints them.

@@ -87,7 +87,7 @@ async function findByKey(db: Database, apiKey = '') {
 
 async function create(db: Database) {
   const { id: organizationId } = await createOrganization(db, BY, 'Demonstration');
-  await grantCredits(db, BY, organizationId, CREDITS);
+  await grantCredits(db, BY, organizationId, CREDITS, 'npm start');
   const { apiKey } = await issueKey(db, BY, organizationId, 'npm start');
   return { organizationId, apiKey };
 }

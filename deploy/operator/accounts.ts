@@ -254,7 +254,7 @@ async function reportUsage(db: Database, options: UsageOptions): Promise<Report>
 }
 
 interface GrantOptions extends ChangedBy {
-  readonly reference?: string;
+  readonly reference: string;
 }
 
 function addCreditCommands(program: Command, run: Run): void {
@@ -264,9 +264,9 @@ function addCreditCommands(program: Command, run: Run): void {
   change(credits, 'grant', 'add credits that were bought')
     .argument(...ORG)
     .argument('<AMOUNT>', `1 to ${MAX_CREDITS}`, integer(1, MAX_CREDITS))
-    .option(
+    .requiredOption(
       '--reference <TEXT>',
-      'the number of an invoice or order, for which credits are granted only once',
+      'the number of an invoice or order, for which credits are granted only once (required)',
       label(200),
     )
     .action((organizationId: string, amount: number, options: GrantOptions) =>

@@ -1,14 +1,13 @@
 import test, { type ExecutionContext } from 'ava';
 import { eq, sql } from 'drizzle-orm';
 import { ROUTES } from '../../api/routes.ts';
-import { grantCredits } from '../../db/accounts/credits.ts';
 import { reactivateKey, revokeKey, rotateKey } from '../../db/accounts/keys.ts';
 import { setLimit, suspendOrganization } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
 import { batches } from '../../db/schema.ts';
 import { freePort } from '../../deploy/local/processes.ts';
 import { fresh, openEmptyDatabase } from '../support/database.ts';
-import { type Answer, createCaller, eventually } from '../support/organization.ts';
+import { type Answer, createCaller, eventually, grant } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // Tests every error except 422: its body, its headers, the order of the checks, and that it reveals
@@ -305,7 +304,7 @@ test('a 402 says how many credits are missing, and its Idempotency-Key stays unu
   });
   t.deepEqual(await client.credits(), { balance: 4, total: 4, used: 0 });
   t.deepEqual(await rows(), [0, 0]);
-  await grantCredits(api.db, BY, client.organizationId, 1);
+  await grant(api.db, client.organizationId, 1);
   t.is((await client.bulk(five, headers)).status, 202);
   t.deepEqual(await client.credits(), { balance: 0, total: 5, used: 0 });
   const single = await client.single({ npi: NPI });
@@ -440,7 +439,7 @@ test('a request is checked in a fixed order, and only the first error is returne
     422,
     'validation before idempotency',
   );
-  await grantCredits(api.db, BY, client.organizationId, 1);
+  await grant(api.db, client.organizationId, 1);
   t.is((await client.single({ npi: NPI }, key)).status, 202);
   t.is(
     (await client.single({ npi: NPI }, key)).status,

@@ -1,9 +1,9 @@
 import test from 'ava';
-import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
+import { adjustCredits } from '../../db/accounts/credits.ts';
 import { newId } from '../../db/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
-import { RULES } from '../support/organization.ts';
+import { grant, RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -102,7 +102,7 @@ test("the credit ledger's pages list each entry once, even if new ones are added
   const pages = await pagesOf(
     (query) => ledgerOf(client, query),
     '?limit=2',
-    () => grantCredits(api.db, BY, client.organizationId, 7),
+    () => grant(api.db, client.organizationId, 7),
   );
   t.deepEqual(
     pages.flatMap(({ entries }) => entries),
@@ -132,7 +132,7 @@ test('a cursor of the credit ledger reveals nothing about other organizations', 
   for (let n = 0; n < 2; n += 1) {
     const client = await api.organization(10);
     await (await api.organization(10)).bulk({ npis: ['1234567893', '1234567894'] });
-    await grantCredits(api.db, BY, client.organizationId, 7);
+    await grant(api.db, client.organizationId, 7);
     cursors.push((await ledgerOf(client, '?limit=1')).next_cursor);
   }
   t.deepEqual(cursors, ['10-f2', '10-f2']);

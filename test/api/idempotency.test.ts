@@ -1,8 +1,12 @@
 import test from 'ava';
-import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { createCaller, eventually, type SubmitAnswer } from '../support/organization.ts';
+import {
+  createCaller,
+  eventually,
+  grant,
+  type SubmitAnswer,
+} from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Tests Idempotency-Keys as a client uses them (DECISIONS.md, Idempotency-Key).
@@ -266,7 +270,7 @@ test('an Idempotency-Key is stored only if its submit is accepted', async (t) =>
   t.is((await send(client, '{"npi":5}', 'k')).status, 422);
   t.is((await send(client, '{', 'k')).status, 422);
   t.is((await send(client, `{"npi":"${NPI}"}`, 'k')).status, 402);
-  await grantCredits(api.db, BY, client.organizationId, 1);
+  await grant(api.db, client.organizationId, 1);
   const accepted = await send(client, '{"npi":"1234567894"}', 'k');
   t.is(accepted.status, 202);
   t.false(accepted.headers.has('idempotent-replayed'));

@@ -1,10 +1,9 @@
 import test from 'ava';
-import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { addSuppression, removeSuppression } from '../../db/privacy/suppressions.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh, freshDatabase, openTestDatabase, travel } from '../support/database.ts';
-import { createCaller, RULES } from '../support/organization.ts';
+import { createCaller, grant, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -151,7 +150,7 @@ test('all keys of an organization get the same ETag, which changes with the bala
       304,
     );
     t.is((await other.call('HEAD', path)).headers.get('etag'), etag);
-    await grantCredits(api.db, BY, client.organizationId, 1);
+    await grant(api.db, client.organizationId, 1);
     t.not((await client.get(path)).headers.get('etag'), etag);
   }
 });

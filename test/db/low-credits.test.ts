@@ -1,5 +1,5 @@
 import test from 'ava';
-import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
+import { adjustCredits } from '../../db/accounts/credits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -11,6 +11,7 @@ import {
 import { freshDatabase } from '../support/database.ts';
 import {
   acceptedIds,
+  grant,
   openOrganization,
   openTestKey,
   RULES,
@@ -74,9 +75,9 @@ test('the alert is armed again by a grant that reaches the threshold, not by les
   const { organizationId } = await watched(5);
   t.true(await sweep(organizationId));
   await anHourLater(organizationId);
-  await grantCredits(db, BY, organizationId, 4);
+  await grant(db, organizationId, 4);
   t.false(await sweep(organizationId));
-  await grantCredits(db, BY, organizationId, 1);
+  await grant(db, organizationId, 1);
   t.false(await sweep(organizationId));
   await adjustCredits(db, BY, organizationId, -1);
   t.true(await sweep(organizationId));
@@ -100,7 +101,7 @@ test('a balance that varies around the threshold causes one message an hour', as
   for (let n = 0; n < 5; n += 1) {
     await adjustCredits(db, BY, organizationId, -1);
     t.is(await sweep(organizationId), n === 0);
-    await grantCredits(db, BY, organizationId, 1);
+    await grant(db, organizationId, 1);
   }
   await adjustCredits(db, BY, organizationId, -1);
   await anHourLater(organizationId);
@@ -132,7 +133,7 @@ test('a grant during the creation of a message always arms the alert again', asy
   for (let n = 0; n < 30; n += 1) {
     await Promise.all([
       createLowCreditMessage(db, organizationId),
-      grantCredits(db, BY, organizationId, 1),
+      grant(db, organizationId, 1),
     ]);
     await adjustCredits(db, BY, organizationId, -1);
     await anHourLater(organizationId);

@@ -36,7 +36,8 @@ test("operator commands accept an organization's name, or the start of it, as it
     t.is((await json('org', 'show', name)).id, id, name);
   }
   t.is((await json('org', 'show', 'northwind health e')).id, eastern);
-  t.like(await json('credits', 'grant', 'northwind health e', '7', ...WHY), {
+  const bought = ['7', '--reference', 'x', ...WHY];
+  t.like(await json('credits', 'grant', 'northwind health e', ...bought), {
     organization_id: eastern,
   });
   t.is((await json<unknown[]>('credits', 'ledger', 'Northwind Health East')).length, 1);
@@ -66,6 +67,8 @@ test('an ambiguous organization name is an error that lists all matches', async 
       'grant',
       name,
       '5',
+      '--reference',
+      'x',
       ...WHY,
     );
     t.deepEqual([code, stdout], [1, ''], name);
@@ -82,7 +85,8 @@ test('an ambiguous organization name is an error that lists all matches', async 
 test('an empty name, a wildcard, or an unknown name matches no organization', async (t) => {
   await createOrg('Lonely Practice');
   for (const name of ['', '   ', '%', 'Lonely_Practice', 'ely Practice', 'Nobody']) {
-    const { code, stderr } = await operator('credits', 'grant', name, '5', ...WHY);
+    const bought = [name, '5', '--reference', 'x', ...WHY];
+    const { code, stderr } = await operator('credits', 'grant', ...bought);
     t.is(code, 1, name);
     t.regex(
       stderr,

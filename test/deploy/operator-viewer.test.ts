@@ -69,7 +69,7 @@ function argumentsOf(): Readonly<Record<string, readonly string[]>> {
     'limits set': [org, '--per-minute', '9'],
     'webhook-secret show': [org],
     'webhook-secret rotate': [org, '--force'],
-    'credits grant': [org, '5'],
+    'credits grant': [org, '5', '--reference', 'x'],
     'credits adjust': [org, '5'],
     'credits ledger': [org],
     'keys issue': [org, '--name', 'x'],

@@ -123,13 +123,15 @@ test('an operator can create, list, and show an organization', async (t) => {
 
 test('an operator can grant and adjust credits, and the ledger shows each change', async (t) => {
   const id = await createOrg();
-  t.like(await json('credits', 'grant', id, '1000', ...WHY), {
+  const bought = ['1000', '--reference', 'invoice 16', ...WHY];
+  t.like(await json('credits', 'grant', id, ...bought), {
     organization_id: id,
     available: 1000,
+    reference: 'invoice 16',
   });
   t.like(await audited(id), {
     action: 'credits.grant',
-    details: { amount: 1000, available: 1000 },
+    details: { amount: 1000, available: 1000, reference: 'invoice 16' },
   });
   t.like(await json('credits', 'adjust', id, '-300', ...WHY), {
     available: 700,
@@ -148,7 +150,7 @@ test('an operator can grant and adjust credits, and the ledger shows each change
   t.regex(await text('credits', 'ledger', id), /adjustment +-300 +700 +- /m);
 });
 
-test('a grant with a reference is made once, and repeating it only reports the first grant', async (t) => {
+test('a grant is made once, and repeating it only reports the first grant', async (t) => {
   const [id, other] = [await createOrg(), await createOrg()];
   const grant = (organization: string, amount: string, reference: string) =>
     operator('credits', 'grant', organization, amount, '--reference', reference, ...WHY);
@@ -171,6 +173,23 @@ test('a grant with a reference is made once, and repeating it only reports the f
   t.like(await balanceOf(db, id), { total: 1005 });
 });
 
+test('a grant without a reference is wrong usage', async (t) => {
+  const id = await createOrg();
+  for (const given of [[], ['--reference', ' ']]) {
+    const { code, stdout, stderr } = await operator(
+      'credits',
+      'grant',
+      id,
+      '5',
+      ...given,
+      ...WHY,
+    );
+    t.deepEqual([code, stdout], [2, '']);
+    t.regex(stderr, /--reference/);
+  }
+  t.like(await balanceOf(db, id), { total: 0 });
+});
+
 test('only one of several concurrent grants with the same reference adds credits', async (t) => {
   const id = await createOrg();
   const grant = () =>
@@ -184,7 +203,7 @@ test('only one of several concurrent grants with the same reference adds credits
 
 test('an adjustment to less than zero credits is rejected and not audited', async (t) => {
   const id = await createOrg();
-  await text('credits', 'grant', id, '5', ...WHY);
+  await text('credits', 'grant', id, '5', '--reference', 'x', ...WHY);
   const refused = await operator('credits', 'adjust', id, '-6', ...WHY);
   t.is(refused.code, 1);
   t.is(refused.stdout, '');
@@ -238,7 +257,10 @@ test('an amount of credits that is not a whole number in range is wrong usage', 
     '',
     '٣',
   ]) {
-    const { code, stderr } = await operator('credits', 'grant', id, amount, ...WHY);
+    const { code, stderr } = await operator(
+      ...['credits', 'grant', id, amount, '--reference', 'x'],
+      ...WHY,
+    );
     t.is(code, 2, amount);
     t.regex(stderr, /whole number from 1 to 1000000000/, amount);
   }
@@ -280,7 +302,8 @@ test("a test key belongs to the organization's sandbox, which is listed as a san
   });
   t.like(await json('org', 'show', id), { sandbox_of: null, keys: { active: 0 } });
   t.true((await text('org', 'list', '--wide')).includes('SANDBOX OF'));
-  t.like(await json('credits', 'grant', sandbox, '5', ...WHY), { available: 10_005 });
+  const play = ['5', '--reference', 'x', ...WHY];
+  t.like(await json('credits', 'grant', sandbox, ...play), { available: 10_005 });
   t.regex(await text('webhook-secret', 'show', sandbox, ...WHY), /whsec_/);
 });
 
@@ -575,7 +598,7 @@ test('a change is rolled back if it cannot be recorded in the audit log', async 
   const alert = { threshold: 5, url: 'https://hooks.example/' };
   const changes = {
     create: createOrganization(db, nobody, 'Unrecorded'),
-    grant: grantCredits(db, nobody, organizationId, 5),
+    grant: grantCredits(db, nobody, organizationId, 5, 'unrecorded'),
     adjust: adjustCredits(db, nobody, organizationId, -5),
     limit: setLimit(db, nobody, organizationId, 5),
     alert: setLowCreditAlert(db, nobody, organizationId, alert),
@@ -612,6 +635,8 @@ test('the operator command rejects a change without a reason', async (t) => {
       'grant',
       id,
       '5',
+      '--reference',
+      'x',
       ...given,
     );
     t.is(code, 2);
@@ -625,7 +650,7 @@ test('an unknown id is reported in one sentence, with exit code 1', async (t) =>
   const [org, key, batch] = [newId('org'), newId('key'), newId('bat')];
   const commands: [string, string[]][] = [
     [org, ['org', 'show', org]],
-    [org, ['credits', 'grant', org, '5', ...WHY]],
+    [org, ['credits', 'grant', org, '5', '--reference', 'x', ...WHY]],
     [org, ['credits', 'ledger', org]],
     [org, ['keys', 'issue', org, '--name', 'k', ...WHY]],
     [org, ['keys', 'list', org]],
@@ -728,7 +753,7 @@ test('the operator command prints JSON or a table on stdout, and errors on stder
   const taken = await spawned(['credits', 'adjust', id, '-26', ...WHY]);
   t.deepEqual([taken.code, taken.stdout], [1, '']);
   t.regex(taken.stderr, /^operator: [^\n]+\n$/);
-  const wrong = await spawned(['credits', 'grant', id, '-5', ...WHY]);
+  const wrong = await spawned(['credits', 'grant', id, '-5', '--reference', 'x', ...WHY]);
   t.deepEqual([wrong.code, wrong.stdout], [2, '']);
 });
 

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { Sql } from 'postgres';
-import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
+import { adjustCredits } from '../../db/accounts/credits.ts';
 import {
   authenticate,
   issueKey,
@@ -20,7 +20,7 @@ import {
   type RequestName,
   type SubmitCall,
 } from './model.ts';
-import { acceptedIds } from './organization.ts';
+import { acceptedIds, grant } from './organization.ts';
 import { storeEmail } from './stored.ts';
 
 /** The functions under test: the real ones, or copies with a planted bug. */
@@ -55,7 +55,7 @@ export async function openModelClient(
   const organizationIds = await Promise.all(
     credits.map(async (amount, index) => {
       const { id } = await createOrganization(on.db, BY, 'Model');
-      if (amount > 0) await grantCredits(on.db, BY, id, amount);
+      if (amount > 0) await grant(on.db, id, amount);
       const issued = await issueKey(on.db, BY, id, 'model');
       keys.set(`key ${index}`, { keyId: issued.id, apiKey: issued.apiKey });
       return id;
@@ -109,11 +109,16 @@ async function perform(client: ModelClient, call: Call): Promise<() => string> {
       return () => 'stored';
     }
     case 'grant':
-    case 'adjust': {
-      const fund = call.kind === 'grant' ? grantCredits : adjustCredits;
-      await fund(db, BY, organizationIdOf(client, call.organization), call.amount);
+      await grant(db, organizationIdOf(client, call.organization), call.amount);
       return () => 'funded';
-    }
+    case 'adjust':
+      await adjustCredits(
+        db,
+        BY,
+        organizationIdOf(client, call.organization),
+        call.amount,
+      );
+      return () => 'funded';
     case 'rotate': {
       const { issued } = await rotateKey(db, BY, keyOf(client, call.key).keyId);
       client.keys.set(call.name, { keyId: issued.id, apiKey: issued.apiKey });

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { connect } from 'node:net';
 import type { ActivityRules } from '../../activities/deps.ts';
 import { grantCredits } from '../../db/accounts/credits.ts';
@@ -52,6 +53,15 @@ export interface Organization {
   readonly apiKey: string;
 }
 
+/** Grants credits, with a reference that no other grant has. */
+export async function grant(
+  db: Database,
+  organizationId: string,
+  credits: number,
+): Promise<void> {
+  await grantCredits(db, BY, organizationId, credits, randomUUID());
+}
+
 /** Opens a new organization with credits and one key. */
 export async function openOrganization(
   db: Database,
@@ -65,7 +75,7 @@ export async function openOrganization(
     BY,
     'Test',
   );
-  if (credits > 0) await grantCredits(db, BY, organizationId, credits);
+  if (credits > 0) await grant(db, organizationId, credits);
   await setLimit(db, BY, organizationId, requestsPerMinute);
   const { id: keyId, apiKey } = await issueKey(db, BY, organizationId, 'test');
   return { organizationId, keyId, apiKey };

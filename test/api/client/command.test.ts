@@ -4,7 +4,6 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import test from 'ava';
-import { grantCredits } from '../../../db/accounts/credits.ts';
 import {
   csvOf,
   ENRICH,
@@ -16,6 +15,7 @@ import {
 } from '../../support/command.ts';
 import { emailOf, type Passed, startGateway, work } from '../../support/customer.ts';
 import { fresh, freshDatabase } from '../../support/database.ts';
+import { grant } from '../../support/organization.ts';
 import { startApi } from '../../support/stack.ts';
 
 // Tests the published client: packed, installed into an empty folder, and run there as a program.
@@ -262,12 +262,7 @@ test('without enough credits, the client exits with 3, keeps results, and can co
   t.regex(await resultOf(folder), /,not_asked,not enough credits\n$/);
   t.is((await run(folder, [...ENRICH, '--max-credits', '50'], { client })).code, 3);
   t.regex(await resultOf(folder), /,not_asked,above --max-credits\n$/);
-  await grantCredits(
-    api.db,
-    { actor: 'test', reason: 'test' },
-    client.organizationId,
-    20,
-  );
+  await grant(api.db, client.organizationId, 20);
   // The last NPI could cost one more credit than the 60 that the run costs.
   t.is((await run(folder, [...ENRICH, '--max-credits', '61'], { client })).code, 0);
   t.deepEqual(await emailsOf(folder), emails);

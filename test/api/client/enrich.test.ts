@@ -9,7 +9,7 @@ import {
   PRICES,
   type Progress,
 } from '../../../api/client/index.ts';
-import { PRICES as CHARGED, grantCredits } from '../../../db/accounts/credits.ts';
+import { PRICES as CHARGED } from '../../../db/accounts/credits.ts';
 import { requests } from '../../../db/schema.ts';
 import {
   emailOf,
@@ -19,6 +19,7 @@ import {
   work,
 } from '../../support/customer.ts';
 import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
+import { grant } from '../../support/organization.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 
 // Tests the client with the API. `work` settles requests instead of workers, and a gateway between
@@ -327,12 +328,7 @@ test('a run spends the last credits, finishes its batches, and can continue', as
   t.like(error?.problem, { available: 0 });
   t.like(seen.at(-1), { total: 180, completed: 70, creditsUsed: 70 });
   t.deepEqual(await client.credits(), { balance: 0, total: 70, used: 70 });
-  await grantCredits(
-    api.db,
-    { actor: 'test', reason: 'test' },
-    client.organizationId,
-    80,
-  );
+  await grant(api.db, client.organizationId, 80);
   // A batch that was never submitted may be submitted even after the state has expired.
   const state = JSON.parse(await readFile(options.stateFile, 'utf8'));
   t.is(state.parts.at(-1).batchId, null);

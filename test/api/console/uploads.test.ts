@@ -1,7 +1,6 @@
 import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
 import { startUpload } from '../../../api/temporal.ts';
-import { grantCredits } from '../../../db/accounts/credits.ts';
 import { issueKey, revokeKey } from '../../../db/accounts/keys.ts';
 import { takePlaces } from '../../../db/accounts/limits.ts';
 import { query } from '../../../db/client.ts';
@@ -9,7 +8,7 @@ import { uploads } from '../../../db/schema.ts';
 import { cutPart } from '../../../db/uploads/parts.ts';
 import { listUploadBatches, listUploads } from '../../../db/uploads/uploads.ts';
 import { fresh } from '../../support/database.ts';
-import { BY, eventually, type Organization } from '../../support/organization.ts';
+import { BY, eventually, grant, type Organization } from '../../support/organization.ts';
 import { type ApiClient, startStack } from '../../support/stack.ts';
 import { storeEmail } from '../../support/stored.ts';
 import { startedUpload, uploadInParts } from '../../support/uploads.ts';
@@ -219,7 +218,7 @@ test('an upload spends the last credits, says why it stopped, and continues', as
   t.deepEqual({ balance, used }, { balance: 0, used: 3 });
   const { text } = await visitor.get(`${draft.path}/results.csv`);
   t.is(text.match(/,not_asked,not enough credits/g)?.length, 2);
-  await grantCredits(stack.db, BY, client.organizationId, 10);
+  await grant(stack.db, client.organizationId, 10);
   const [before] = await listUploads(stack.db, client.organizationId);
   await visitor.post(`${draft.path}/continue`, { form_token: stopped.token });
   const [after] = await listUploads(stack.db, client.organizationId);

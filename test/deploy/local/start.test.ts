@@ -291,9 +291,9 @@ test.serial(
     const third = start(t, folder, ['--port', '0']);
     await up(third);
     t.true(third.output().includes('too few credits for the demonstration'));
-    const grant = ['credits', 'grant', 'Demonstration', '1000', '--reason', 'demo'];
-    t.true(third.output().includes(grant.slice(0, 4).join(' ')));
-    await operator(folder, ...grant);
+    const grant = ['credits', 'grant', 'Demonstration', '1000', '--reference', 'demo'];
+    t.true(third.output().includes(grant.slice(0, 5).join(' ')));
+    await operator(folder, ...grant, '--reason', 'demo');
     third.process.kill('SIGTERM');
     t.is(await third.exited(), 0);
   },
@@ -438,7 +438,7 @@ test.serial(
     const json = async (...args: string[]) =>
       JSON.parse((await operator(away, '--json', ...args)).stdout);
     const { id } = await json('org', 'create', 'Mine', ...WHY);
-    await json('credits', 'grant', id, '5', ...WHY);
+    await json('credits', 'grant', id, '5', '--reference', 'x', ...WHY);
     const { api_key: apiKey } = await json('keys', 'issue', id, '--name', 'k', ...WHY);
     const { found: answered } = await lookUp(again, apiKey, '2000000010');
     t.is(answered?.email, found?.email);
