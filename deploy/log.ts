@@ -3,12 +3,14 @@ import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino'
 import { printableLines } from '../api/client/printable.ts';
 import { traceOfLine } from '../db/traces.ts';
 import { serviceVersion, temporalUi } from './config/config.ts';
+import { grpcFailure } from './temporal/client.ts';
 
 /**
  * Returns a logger that writes JSON lines.
  *
  * Callers pass only ids and numbers. An error is logged as its type, code, and stack frames,
- * because its message may contain user data. The logger adds the version of the code, and
+ * because its message may contain user data. An error from Temporal is logged with its details,
+ * which contain no user data. The logger adds the version of the code, and
  * these ids:
  * - in an activity, the ids of the workflow and of its run. The workflow id is usually the id of
  *   the batch, request, or delivery that the workflow handles
@@ -60,8 +62,14 @@ function serializeError(error: unknown) {
   const frames = stack.split('\n').filter((line) => line.trimStart().startsWith('at '));
   // For a gRPC error, the code is a property of `error.cause`.
   const code = codeOf(error) ?? codeOf(error.cause);
-  if (code === undefined) return { type, stack: frames.join('\n') };
-  return { type, code, stack: frames.join('\n') };
+  return { type, code, details: detailsOf(error), stack: frames.join('\n') };
+}
+
+/** Returns why a call to Temporal failed, or undefined for any other error. */
+function detailsOf(error: Error): string | undefined {
+  // An error of the worker's native connection has all details in its message.
+  if (error.name === 'TransportError') return error.message;
+  return grpcFailure(error)?.details;
 }
 
 function codeOf(error: unknown): string | number | undefined {

@@ -1,9 +1,14 @@
-import { isGrpcServiceError } from '@temporalio/client';
 import { migrate } from '../db/migrate.ts';
 import { tlsWarning } from '../db/tls.ts';
 import { loadOperatorConfig, loadReplayConfig } from './config/config.ts';
 import { main } from './main.ts';
-import { lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
+import {
+  grpcFailure,
+  lazyClient,
+  messageOf,
+  type TemporalTarget,
+  temporalTarget,
+} from './temporal/client.ts';
 import { addSearchAttributes, commandsFor, makeNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 
@@ -52,9 +57,9 @@ async function prepareNamespace(target: TemporalTarget): Promise<void> {
       `migrate: the namespace ${namespace} of Temporal has its search attributes`,
     );
   } catch (error) {
-    if (!isGrpcServiceError(error) && error !== trouble) throw error;
-    const why =
-      trouble?.message ?? `Temporal rejected a call (${(error as Error).message})`;
+    if (!(error instanceof Error)) throw error;
+    if (grpcFailure(error) === null && error !== trouble) throw error;
+    const why = trouble?.message ?? `Temporal failed a call: ${messageOf(error)}`;
     const problem = `the namespace ${namespace} may lack search attributes: ${why}`;
     console.error(`migrate: ${problem}. To add them:\n${commandsFor(namespace)}`);
   } finally {

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import inspector from 'node:inspector';
 import { text } from 'node:stream/consumers';
-import { type Client, isGrpcServiceError } from '@temporalio/client';
+import type { Client } from '@temporalio/client';
 import type { Command } from 'commander';
 import { printableLines } from '../api/client/printable.ts';
 import { openDatabase } from '../db/client.ts';
@@ -14,7 +14,13 @@ import { createLog } from './log.ts';
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
 import { pageOf, table } from './operator/print.ts';
-import { lazyClient, onOurQueues, temporalTarget } from './temporal/client.ts';
+import {
+  grpcFailure,
+  lazyClient,
+  messageOf,
+  onOurQueues,
+  temporalTarget,
+} from './temporal/client.ts';
 import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
 import { replay } from './temporal/replay.ts';
 import { storyOf } from './temporal/story.ts';
@@ -245,10 +251,8 @@ async function* fromTemporal(
     if (ids.length > 0) yield* named(client, config, ids);
     else yield* listed(client, config, options);
   } catch (error) {
-    const cause = error instanceof Error ? error.cause : null;
-    const refused = [error, cause].find(isGrpcServiceError);
-    if (refused === undefined) throw error;
-    throw new OperatorProblem(`Temporal rejected a call: ${refused.details}`);
+    if (!(error instanceof Error) || grpcFailure(error) === null) throw error;
+    throw new OperatorProblem(`Temporal failed a call: ${messageOf(error)}`);
   } finally {
     await client.connection.close();
   }

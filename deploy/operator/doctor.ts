@@ -134,7 +134,7 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   }
   // These modules are loaded here and not when the program starts, because loading Temporal's
   // client takes longer than running a command that does not need it.
-  const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
+  const { lazyClient, messageOf, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   const { checkFairness, checkWorkers, checkWorkflows, unreachable } = await import(
     '../temporal/doctor.ts'
@@ -154,10 +154,8 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   } catch (error) {
     // An error of Temporal becomes a finding and does not end the command, so that the findings in
     // PostgreSQL are still printed.
-    if (error instanceof DatabaseError) throw error;
-    const unusable = unreachable(
-      `Temporal rejected a check: ${(error as Error).message}`,
-    );
+    if (error instanceof DatabaseError || !(error instanceof Error)) throw error;
+    const unusable = unreachable(`Temporal failed a check: ${messageOf(error)}`);
     return { checks: [unusable, workers], notes: [] };
   } finally {
     await client.connection.close();

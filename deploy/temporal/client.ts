@@ -40,7 +40,8 @@ export function lazyClient(target: TemporalTarget): Client {
  */
 const CALL_TIMEOUT_MS = 3000;
 
-function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
+/** Makes a call to Temporal that fails if there is no response in time. */
+export function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
   return client.withDeadline(Date.now() + CALL_TIMEOUT_MS, call);
 }
 
@@ -108,6 +109,30 @@ async function stateOf(client: Client, workflowId: string): Promise<WorkflowStat
 /** Returns true if a workflow with this id is open. */
 export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
   return (await stateOf(client, workflowId)) === 'open';
+}
+
+/**
+ * Returns the gRPC failure of an error, or null if the error has none. The SDK wraps some failures,
+ * and then the failure is the cause of the error.
+ */
+export function grpcFailure(error: unknown) {
+  const cause = error instanceof Error ? error.cause : null;
+  return [error, cause].find(isGrpcServiceError) ?? null;
+}
+
+/**
+ * Returns the message of an error from Temporal, with the code and details of its gRPC failure,
+ * such as `Failed to count workflows (gRPC 4 DEADLINE_EXCEEDED: Deadline exceeded)`. Durations are
+ * left out, so that repeated failures have the same message.
+ */
+export function messageOf(error: Error): string {
+  const failure = grpcFailure(error);
+  if (failure === null) return error.message;
+  const stable = failure.message
+    .replaceAll(/ after [\d.]+s|,[\w ]+: [\d.]+s/g, '')
+    .replace(/ Resolution note: $/, '');
+  if (failure === error) return `gRPC ${stable}`;
+  return `${error.message} (gRPC ${stable})`;
 }
 
 // gRPC status codes.

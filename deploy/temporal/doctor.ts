@@ -9,7 +9,13 @@ import {
 import { listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { queuesOf, WORKFLOWS } from '../../workflows/messages.ts';
-import { describeRun, isRunning, onOurQueues, type TemporalTarget } from './client.ts';
+import {
+  describeRun,
+  inTime,
+  isRunning,
+  onOurQueues,
+  type TemporalTarget,
+} from './client.ts';
 import { fairnessOf } from './fairness.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
@@ -21,6 +27,8 @@ const DESCRIBE_CONCURRENCY = 20;
  */
 const MAX_DESCRIBED = 1000;
 const MAX_LISTED = 20_000;
+/** The time limit for listing all open workflows, of which Temporal returns 1,000 per call. */
+const LIST_TIMEOUT_MS = 30_000;
 /**
  * A workflow counts as stuck if its workflow task is at this attempt or a later one. Temporal
  * retries a failing workflow task forever, and the first failures may only come from a worker's
@@ -39,7 +47,9 @@ export async function checkWorkflows(
   client: Client,
   taskQueue: string,
 ): Promise<CheckResult[]> {
-  const running = await listRunning(client, taskQueue);
+  const running = await client.withDeadline(Date.now() + LIST_TIMEOUT_MS, () =>
+    listRunning(client, taskQueue),
+  );
   const batches = running
     .filter(({ type }) => type === WORKFLOWS.batch)
     .map(({ id }) => id);
@@ -127,7 +137,8 @@ async function isFailing(client: Client, workflowId: string): Promise<boolean> {
 async function idleSchedules(client: Client, taskQueue: string): Promise<string[]> {
   const id = reverifyScheduleId(taskQueue);
   try {
-    const { state } = await client.schedule.getHandle(id).describe();
+    const schedule = client.schedule.getHandle(id);
+    const { state } = await inTime(client, () => schedule.describe());
     return state.paused ? [`${id}: paused, ${state.note ?? 'without a note'}`] : [];
   } catch (error) {
     if (error instanceof ScheduleNotFoundError) return [`${id}: missing`];
@@ -146,7 +157,11 @@ async function listRunning(client: Client, taskQueue: string) {
   return running.reverse();
 }
 
-/** Returns those of the first `MAX_DESCRIBED` ids for which `keep` returns true. */
+/**
+ * Returns those of the first `MAX_DESCRIBED` ids for which `keep` returns true. If a call fails,
+ * waits for the concurrent calls before it throws. The caller then closes the connection, and a
+ * retry of the SDK on a closed connection would crash the process.
+ */
 async function filter(
   ids: readonly string[],
   keep: (id: string) => Promise<boolean>,
@@ -155,7 +170,9 @@ async function filter(
   const end = Math.min(ids.length, MAX_DESCRIBED);
   for (let from = 0; from < end; from += DESCRIBE_CONCURRENCY) {
     const page = ids.slice(from, from + DESCRIBE_CONCURRENCY);
-    const verdicts = await Promise.all(page.map(keep));
+    const calls = page.map(keep);
+    await Promise.allSettled(calls);
+    const verdicts = await Promise.all(calls);
     kept.push(...page.filter((_, index) => verdicts[index]));
   }
   return kept;

@@ -1,13 +1,13 @@
 import { Connection, isGrpcServiceError } from '@temporalio/client';
 import { OperatorProblem } from '../../db/errors.ts';
-import type { TemporalTarget } from './client.ts';
+import { messageOf, type TemporalTarget } from './client.ts';
 
 const CALL_TIMEOUT_MS = 3000;
 
 /**
  * Checks that our namespace on the Temporal server can be used.
- * @returns null if it can be used. Otherwise an error whose message names the setting to check. Its
- * `isAway` is true if the server may become available later. It is false if a setting must be
+ * @returns null if it can be used. Otherwise an error whose message names the setting to check, and
+ * has the code and details of the gRPC failure. Its `isAway` is true if the server may become available later. It is false if a setting must be
  * changed.
  */
 export async function temporalTrouble({
@@ -27,7 +27,8 @@ export async function temporalTrouble({
     const { address = 'localhost:7233' } = connectionOptions;
     const { wrong, isAway } = explain(error.code, error.details);
     const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
-    return Object.assign(new OperatorProblem(sentence), { isAway });
+    const problem = new OperatorProblem(`${sentence} (${messageOf(error)})`);
+    return Object.assign(problem, { isAway });
   } finally {
     await connection.close();
   }
@@ -39,7 +40,7 @@ function explain(code: number, details: string): { wrong: string; isAway: boolea
   );
   if (found) return { wrong: found[2], isAway: found[3] === 'away' };
   // Any other code means that the server itself has a problem.
-  return { wrong: `responds with the gRPC code ${code}`, isAway: true };
+  return { wrong: "responds with an error; see the server's log", isAway: true };
 }
 
 type Trouble = readonly [code: number, details: RegExp, wrong: string, away?: 'away'];

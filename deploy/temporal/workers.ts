@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { type Client, isGrpcServiceError } from '@temporalio/client';
+import type { Client } from '@temporalio/client';
 import type { WorkerDeploymentVersion } from '@temporalio/common';
 import {
   bundleWorkflowCode,
@@ -20,7 +20,7 @@ import type { ActivityDeps } from '../../activities/deps.ts';
 import { failureInterceptor, type RunningActivity } from '../../activities/failures.ts';
 import { createActivities } from '../../activities/index.ts';
 import { queuesOf } from '../../workflows/messages.ts';
-import { createControl } from './client.ts';
+import { createControl, grpcFailure } from './client.ts';
 import { sdkLog } from './sdk-log.ts';
 
 /**
@@ -49,7 +49,7 @@ const DATA_CONVERTER = {
  * a bug in our code.
  */
 export function isTemporalsFailure(error: unknown): boolean {
-  return isGrpcServiceError(error) || error instanceof TransportError;
+  return grpcFailure(error) !== null || error instanceof TransportError;
 }
 
 export interface WorkersOptions {

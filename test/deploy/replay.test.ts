@@ -453,7 +453,11 @@ test.serial(
         { TEMPORAL_NAMESPACE: 'nowhere' },
         /^replay: .* has no namespace nowhere; .*\n$/,
       ],
-      [['--query', 'nonsense'], {}, /^replay: Temporal rejected a call: .*\n$/],
+      [
+        ['--query', 'nonsense'],
+        {},
+        /^replay: Temporal failed a call: .*gRPC 3 INVALID_ARGUMENT: .*\n$/,
+      ],
       [
         ['--file', 'nowhere.json'],
         {},

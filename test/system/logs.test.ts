@@ -1,3 +1,5 @@
+import { ServiceError } from '@temporalio/client';
+import { TransportError } from '@temporalio/worker';
 import test from 'ava';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { serviceVersion } from '../../deploy/config/config.ts';
@@ -96,5 +98,19 @@ test('a logged error keeps its name, code, and stack, but loses its message', (t
   };
   t.like(entry.err, { type: 'TypeError', code: 'E_TEST' });
   t.regex(entry.err.stack, /logs\.test\.ts/);
+  t.false(lines.join('').includes('canary'));
+});
+
+test('a logged error from Temporal keeps its gRPC code and details', (t) => {
+  const lines: string[] = [];
+  const log = createLog('test', 'info', { write: (line) => lines.push(line) });
+  const failure = { code: 14, details: 'No connection established', metadata: {} };
+  const raw = Object.assign(new Error('canary'), failure);
+  for (const err of [raw, new ServiceError('canary', { cause: raw })]) {
+    log.error({ err }, 'failed');
+    t.like(JSON.parse(lines.at(-1) ?? '').err, { code: 14, details: failure.details });
+  }
+  log.error({ err: new TransportError('tcp connect error') }, 'failed');
+  t.like(JSON.parse(lines.at(-1) ?? '').err, { details: 'tcp connect error' });
   t.false(lines.join('').includes('canary'));
 });
