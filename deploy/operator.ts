@@ -88,11 +88,15 @@ export async function runOperator(
   const database = new CommandDatabase(config);
   const isJson = args.includes('--json');
   const done: { exitCode: ExitCode } = { exitCode: 0 };
+  let work: 'reading' | 'changing' = 'reading';
   // With --json, an error is printed below, in place of the parser's text.
   const program = createProgram(stdout, isJson ? () => {} : stderr);
   program.hook('preAction', async (_, command) => {
+    const { reason, reveal, dryRun } = command.opts();
+    // Each change has a reason, for the audit log.
+    if (reason && !reveal && !dryRun) work = 'changing';
     // The log says that all of this data was read, so none of it is cut.
-    if (command.opts().reveal) program.setOptionValue('wide', true);
+    if (reveal) program.setOptionValue('wide', true);
     await nameOrganizations(command, () => database.open());
   });
   const run: Run = async (work) => {
@@ -117,7 +121,7 @@ export async function runOperator(
       if (isJson) stderr(errorLine('usage', usageOf(error)));
       return 2;
     }
-    const message = explain(error, args, database.url);
+    const message = explain(error, args, database.url, work);
     stderr(isJson ? errorLine(codeOf(error), message) : `operator: ${message}\n`);
     // `key_leaked` means that the option --yes is missing, which is wrong usage. Only the database
     // can show that this key needs the option, so the check is not part of the parsing.

@@ -24,15 +24,17 @@ const UNTRUSTED = /CERT|LEAF_SIGNATURE/;
  * Returns a message for the user of a program, with the problem and what to do.
  * @param given the arguments of the command line. The message repeats only ids from it, and no
  * other text, because people paste API keys by mistake
+ * @param work whether the program was reading, or making a change that is in the audit log
  */
 export function explain(
   error: unknown,
   given: readonly string[] = [],
   databaseUrl: string | null = null,
+  work: 'reading' | 'changing' = 'reading',
 ): string {
   if (error instanceof OperatorProblem) return error.message;
   if (error instanceof Refusal) return refusal(error, given);
-  if (error instanceof DatabaseError) return databaseTrouble(error, databaseUrl);
+  if (error instanceof DatabaseError) return databaseTrouble(error, databaseUrl, work);
   if (!(error instanceof Error)) return `stopped by a bug: threw a ${typeof error}`;
   return systemTrouble(error) ?? `stopped by a bug: ${error.stack ?? error.message}`;
 }
@@ -58,13 +60,18 @@ function systemTrouble(error: NodeJS.ErrnoException): string | null {
   return `cannot use the file ${path} (${code}); check its name and its permissions`;
 }
 
-function databaseTrouble(error: DatabaseError, databaseUrl: string | null): string {
+function databaseTrouble(
+  error: DatabaseError,
+  databaseUrl: string | null,
+  work: 'reading' | 'changing',
+): string {
   const { code, constraint } = error;
   const server =
     databaseUrl === null ? 'PostgreSQL' : `PostgreSQL at ${serverOf(databaseUrl)}`;
   const known: Readonly<Record<string, string>> = SENTENCES.database;
   const sentence = known[code] ?? SENTENCES.database[kindOf(error)];
-  return filled(sentence, { server, code, constraint });
+  const { unchanged, unsure } = SENTENCES[work];
+  return filled(sentence, { server, code, constraint, unchanged, unsure });
 }
 
 function kindOf({ code, constraint, unavailable }: DatabaseError) {

@@ -713,6 +713,7 @@ test('if the connection breaks during a change, the error refers to the audit lo
       new DatabaseError(code),
       [],
       'postgres://u:hunter2@db.example/x',
+      'changing',
     );
     t.regex(
       sentence,
