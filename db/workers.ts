@@ -17,9 +17,15 @@ export interface ApiProcess {
 }
 
 export interface WorkerProcess extends ApiProcess {
-  /** The build id of its workflows. API processes run no workflows. */
+  /** The build id of its workflows, or `NO_BUILD`. API processes run no workflows. */
   readonly buildId: string;
 }
+
+/**
+ * The build of a worker that has not joined Temporal yet. Such a worker refunds overdue requests,
+ * and does no other work.
+ */
+export const NO_BUILD = 'none';
 
 /**
  * Returns an id for this process, like `4711@web-1/9f86d081`. It begins as Temporal identifies the
@@ -40,9 +46,12 @@ const IS_WORKER = eq(workers.kind, 'worker');
 /** The build id, which only APIs lack. */
 const BUILD_ID = sql<string>`build_id`;
 
+/** The interval between two heartbeats of a worker. */
+export const HEARTBEAT_MS = 15_000;
+
 /**
- * Stores a worker's heartbeat. Call it every 15 s. It also deletes processes that have sent no
- * heartbeat for 10 minutes, except the newest process of each kind, namespace, and queue.
+ * Stores a worker's heartbeat. Call it every `HEARTBEAT_MS`. It also deletes processes that have
+ * sent no heartbeat for 10 minutes, except the newest process of each kind, namespace, and queue.
  */
 export async function noteWorker(
   db: Database,
@@ -60,7 +69,8 @@ export async function noteWorker(
     )
     insert into workers (id, namespace, task_queue, build_id)
     values (${id}, ${namespace}, ${taskQueue}, ${buildId})
-        on conflict (id) do update set seen_at = clock_timestamp()`;
+        on conflict (id) do update
+       set seen_at = clock_timestamp(), build_id = excluded.build_id`;
 }
 
 /** Stores an API's heartbeat. Workers delete the rows of dead APIs. */
@@ -111,7 +121,10 @@ export async function readBuilds(
   );
 }
 
-/** Lists the versions that have a live worker, with the number of workers. */
+/**
+ * Lists the versions that have a live worker, with the number of workers. Workers that have not
+ * joined Temporal have the version `NO_BUILD`.
+ */
 export function listVersions(db: Database) {
   const { namespace, taskQueue, buildId } = workers;
   return query(db, (tx) =>

@@ -9,6 +9,14 @@ import { type Database, openDatabase } from '../db/client.ts';
 import { forgetSources } from '../db/lookups/sources.ts';
 import { storePrices } from '../db/lookups/spending.ts';
 import { firstVersion } from '../db/secrets.ts';
+import {
+  HEARTBEAT_MS,
+  NO_BUILD,
+  newProcessId,
+  noteStopped,
+  noteWorker,
+  type WorkerProcess,
+} from '../db/workers.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
@@ -65,6 +73,41 @@ const END_MS = 44_000;
 /** Time limit for closing connections. After this time, the process exits with open connections. */
 const CLOSE_MS = 5000;
 
+/** Stores that this worker is alive. It needs only PostgreSQL, so it goes on while Temporal hangs. */
+class Heartbeat {
+  readonly #db: Database;
+  #me: WorkerProcess;
+
+  constructor(db: Database, namespace: string, taskQueue: string) {
+    this.#db = db;
+    this.#me = { id: newProcessId(), namespace, taskQueue, buildId: NO_BUILD };
+  }
+
+  /** Stores the first heartbeat, and then one every `HEARTBEAT_MS` until `loop` is aborted. */
+  async begin(loop: Parameters<typeof repeat>[2]): Promise<void> {
+    await this.#beat();
+    void repeat('worker heartbeat', HEARTBEAT_MS, loop, () => this.#beat());
+  }
+
+  /**
+   * Stores that this worker has joined Temporal with a build. Other workers must know that before
+   * the build becomes current. If it can't be stored, the next heartbeat stores it.
+   */
+  async join(buildId: string): Promise<void> {
+    this.#me = { ...this.#me, buildId };
+    await this.#beat().catch(() => {});
+  }
+
+  /** Stores that this worker takes no new work, so that it no longer counts as alive. */
+  async end(): Promise<void> {
+    await noteStopped(this.#db, this.#me.id);
+  }
+
+  async #beat(): Promise<void> {
+    await noteWorker(this.#db, this.#me);
+  }
+}
+
 const HELP = `
 The worker starts when PostgreSQL is reachable and migrated, and Temporal is reachable. While Temporal does not respond or
 rejects the connection, the worker only refunds overdue requests.
@@ -112,10 +155,13 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   void exitInTime(stopped);
   const deps = { db, log, control: createControl(client, taskQueue), rules };
   const sweeping = runReconciler(deps, config.sweepIntervalMs, ending.signal);
-  // The reconciler is already running at this point, so overdue requests are refunded even while
-  // Temporal rejects this worker.
+  const heartbeat = new Heartbeat(db, client.options.namespace, taskQueue);
+  await heartbeat.begin({ signal: ending.signal, log });
+  const leave = () => atMost(Promise.all([sweeping, heartbeat.end()]));
+  // The reconciler and the heartbeat are already running at this point, so overdue requests are
+  // refunded, and `status` knows this worker, even while Temporal rejects it.
   if (!(await untilTemporal(target, log, stopped))) {
-    await atMost(sweeping);
+    await leave();
     return await atMost(db.close());
   }
   await prepareNamespace(client, taskQueue, reverifyMs, log);
@@ -133,19 +179,16 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   };
   const joined = await joinTemporal(target, start, stopped);
   if (!joined) {
-    await atMost(sweeping);
+    await leave();
     return await atMost(db.close());
   }
   workers = joined.workers;
-  const running = { config, reverifyMs, client, db, log, target, version, sweeping };
+  await heartbeat.join(version.buildId);
+  const running = { config, reverifyMs, client, db, log, target, version, leave };
   await serve(running, joined, stopped, ending);
-  const connections = [
-    db.close(),
-    joined.connection.close(),
-    client.connection.close(),
-    traces?.close(),
-  ];
-  await atMost(Promise.all(connections));
+  // The connection of `client` stays open until the process exits. Some calls may still be under
+  // way, and a retry of the SDK on a closed connection would crash the process.
+  await atMost(Promise.all([db.close(), joined.connection.close(), traces?.close()]));
 });
 
 /** Stores the prices of the sources, and forgets sources that are no longer configured. */
@@ -179,17 +222,17 @@ interface Process {
   readonly log: Logger;
   readonly target: TemporalTarget;
   readonly version: ReturnType<typeof versionOf>;
-  /** The reconciler's loops, which end after `ending`. */
-  readonly sweeping: Promise<unknown>;
+  /** Waits for the reconciler, and stores that this worker takes no new work. */
+  readonly leave: () => Promise<void>;
 }
 
 /**
- * Makes this worker's version current if it should be. Then records regularly that the worker is
- * alive, and restores missing parts of the namespace. When the process is asked to stop, drains the
- * workers.
+ * Makes this worker's version current if it should be. Then checks regularly which version should
+ * be current, and restores missing parts of the namespace. When the process is asked to stop,
+ * drains the workers.
  */
 async function serve(
-  { config, reverifyMs, client, db, log, target, version, sweeping }: Process,
+  { config, reverifyMs, client, db, log, target, version, leave }: Process,
   { workers, isVersioned }: Joined,
   stopped: Promise<void>,
   ending: AbortController,
@@ -220,12 +263,12 @@ async function serve(
   // logged which steps Temporal does not allow.
   const quiet = log.child({}, { level: 'error' });
   const keep = () => keepNamespace(client, taskQueue, reverifyMs, quiet);
-  void repeat('worker heartbeat', STEP_MS, loop, rollout.step);
+  void repeat('rollout', STEP_MS, loop, rollout.step);
   void repeat('namespace', KEEP_MS, loop, keep);
   void repeat('fairness', KEEP_MS, loop, checkFairness);
   await ended;
   log.info('worker draining');
-  await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
+  await Promise.all([workers.stop(), leave()]);
 }
 
 /** Logs an error if webhook deliveries cannot be signed, with the reason. */

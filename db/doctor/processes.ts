@@ -1,14 +1,15 @@
 import type { Database } from '../client.ts';
-import { listApis, listVersions } from '../workers.ts';
+import { listApis, listVersions, NO_BUILD } from '../workers.ts';
 import { type CheckResult, type FindingCode, found, resultOf } from './check.ts';
 
 /**
- * Checks that at least one API process and one worker process are alive, and that every API process
- * has a worker in its namespace and task queue.
+ * Checks that at least one API process and one worker process that has joined Temporal are alive,
+ * and that every API process has a worker in its namespace and task queue.
  */
 export async function checkProcesses(db: Database): Promise<CheckResult[]> {
   const apis = await listApis(db);
-  const workers = await listVersions(db);
+  const versions = await listVersions(db);
+  const workers = versions.filter(({ version }) => version !== NO_BUILD);
   return [
     checkAlive('no_api', apis.length),
     checkAlive('no_worker', workers.length),

@@ -9,7 +9,7 @@ import { readiness } from '../../db/migrate.ts';
 import { readServerStats, SERVER_LIMITS } from '../../db/server.ts';
 import { readConcerns, readStats, type Stat } from '../../db/stats.ts';
 import { tlsWarning } from '../../db/tls.ts';
-import { listApis, listSilent, listVersions } from '../../db/workers.ts';
+import { listApis, listSilent, listVersions, NO_BUILD } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
 import { fields, type Part, type Report, type Run, spelled, table } from './print.ts';
 
@@ -112,6 +112,9 @@ export function addCommands(program: Command, run: Run): void {
   program
     .command('status')
     .description(
+const ONLY_REFUNDS =
+  'all workers wait for Temporal, and only refund overdue requests: see deploy/runbooks/temporal-down.md';
+
       'show the state of the service on one screen; exits with 3 if it needs attention',
     )
     .action(() => run(reportStatus));
@@ -350,3 +353,6 @@ async function askTemporal(): Promise<string> {
   if (found === null) return 'ok';
   return found.message;
 }
+  if (workers.every(({ version }) => version === NO_BUILD)) {
+    found.push(ONLY_REFUNDS);
+  }

@@ -5,7 +5,8 @@ import type { WorkerDeploymentVersion } from '@temporalio/common';
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
-import { newProcessId, noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
+import { readBuilds } from '../../db/workers.ts';
+import { queuesOf, WORKFLOWS } from '../../workflows/messages.ts';
 import { FAILED_PRECONDITION, NOT_FOUND, UNIMPLEMENTED, unless } from './client.ts';
 import { SOURCE_MAP } from './workers.ts';
 
@@ -20,7 +21,11 @@ import { SOURCE_MAP } from './workers.ts';
 export function versionOf(taskQueue: string, bundle: string): WorkerDeploymentVersion {
   const code = bundle.replace(SOURCE_MAP, '');
   const buildId = createHash('sha256').update(code).digest('hex').slice(0, 12);
-  return { deploymentName: `npi-email-${taskQueue}`, buildId };
+  return { deploymentName: deploymentOf(taskQueue), buildId };
+}
+
+function deploymentOf(taskQueue: string): string {
+  return `npi-email-${taskQueue}`;
 }
 
 /** Returns the command that makes a version current. */
@@ -34,6 +39,11 @@ export function commandFor({ deploymentName, buildId }: WorkerDeploymentVersion)
  * still has open runs.
  */
 const DRAINING = 4;
+/**
+ * The numbers of the statuses in which a version may have open runs: …_CURRENT, …_RAMPING, and
+ * …_DRAINING.
+ */
+const IN_USE: readonly unknown[] = [2, 3, DRAINING];
 
 /** Returns true if the cluster supports Worker Deployments and they are switched on. */
 export async function hasDeployments(client: Client): Promise<boolean> {
@@ -76,22 +86,25 @@ interface Deployment {
   /** The build of the current version, or null if no version is current. */
   readonly current: string | null;
   readonly versions: readonly Version[];
+}
+
+interface OwnDeployment extends Deployment {
   readonly own: Version;
 }
 
 interface Version {
   readonly build: string;
   readonly isDraining: boolean;
+  /** True if the version may have open runs. */
+  readonly isInUse: boolean;
   /** When the version became current or ramping for the first time. 0 if it never did. */
   readonly activatedMs: number;
 }
 
-/**
- * Describes the deployment of a version. Returns null if the server does not know the version yet.
- */
+/** Describes a deployment. Returns null if the server does not know it yet. */
 async function describe(
   client: Client,
-  { deploymentName, buildId }: WorkerDeploymentVersion,
+  deploymentName: string,
 ): Promise<Deployment | null> {
   const { namespace } = client.options;
   const call = client.workflowService.describeWorkerDeployment({
@@ -106,13 +119,57 @@ async function describe(
     ({ deploymentVersion, status, firstActivationTime }) => ({
       build: deploymentVersion?.buildId ?? '',
       isDraining: status === DRAINING,
+      isInUse: IN_USE.includes(status),
       activatedMs: optionalTsToMs(firstActivationTime) ?? 0,
     }),
   );
-  const own = versions.find(({ build }) => build === buildId);
-  if (own === undefined) return null;
   const current = info?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
-  return { conflictToken, current, versions, own };
+  return { conflictToken, current, versions };
+}
+
+/**
+ * Describes the deployment of a version, and the version. Returns null if the server does not know
+ * the version yet.
+ */
+async function describeOwn(
+  client: Client,
+  { deploymentName, buildId }: WorkerDeploymentVersion,
+): Promise<OwnDeployment | null> {
+  const deployment = await describe(client, deploymentName);
+  const own = deployment?.versions.find(({ build }) => build === buildId);
+  if (deployment === null || own === undefined) return null;
+  return { ...deployment, own };
+}
+
+/**
+ * Counts the open batches that wait because no worker of their build is alive. A batch gets its
+ * build with its first workflow task, so new batches wait for the current build.
+ * @returns the builds that batches wait for
+ */
+export async function countWaitingBatches(
+  db: Database,
+  client: Client,
+  taskQueue: string,
+): Promise<{ build: string; batches: number }[]> {
+  if (!(await hasDeployments(client))) return [];
+  const deploymentName = deploymentOf(taskQueue);
+  const deployment = await describe(client, deploymentName);
+  if (deployment === null) return [];
+  const { namespace } = client.options;
+  const builds = await readBuilds(db, { namespace, taskQueue });
+  const waiting = [];
+  for (const { build, isInUse } of deployment.versions) {
+    if (!isInUse || builds.get(build) === 'live') continue;
+    const itself = `TemporalWorkerDeploymentVersion = '${deploymentName}:${build}'`;
+    const isCurrent = build === deployment.current;
+    const version = isCurrent
+      ? `(${itself} or TemporalWorkerDeploymentVersion is null)`
+      : itself;
+    const query = `${version} and WorkflowType = '${WORKFLOWS.batch}' and TaskQueue = '${queuesOf(taskQueue).enrichment}' and ExecutionStatus = 'Running'`;
+    const { count: batches } = await client.workflow.count(query);
+    if (batches > 0) waiting.push({ build, batches });
+  }
+  return waiting;
 }
 
 /**
@@ -124,7 +181,7 @@ export async function isNeeded(
   client: Client,
   version: WorkerDeploymentVersion,
 ): Promise<boolean> {
-  const deployment = await describe(client, version);
+  const deployment = await describeOwn(client, version);
   if (deployment === null) return false;
   const { current, own, versions } = deployment;
   const replacement = versions.find(({ build }) => build === current);
@@ -144,35 +201,29 @@ export async function isNeeded(
 class Rollout {
   private readonly options: RolloutOptions;
   private readonly namespace: string;
-  private readonly me: Parameters<typeof noteWorker>[1];
   /**
    * For each build id, the number of consecutive steps in which no worker of the build was alive.
    */
   private readonly missed = new Map<string, number>();
 
   constructor(options: RolloutOptions) {
-    const { client, taskQueue, version } = options;
-    const { namespace } = client.options;
     this.options = options;
-    this.namespace = namespace;
-    this.me = { id: newProcessId(), namespace, taskQueue, buildId: version.buildId };
+    this.namespace = options.client.options.namespace;
   }
 
   /**
-   * Records that this process is alive, and makes its version current if it should be.
+   * Makes the version of this process current if it should be. The heartbeat of this process must
+   * be stored before the first step, so that other processes see that this version has a worker.
    * @param isBeginning true if the process has just started
    * @returns false if the step must be repeated, because another process was faster or the server
    * does not know all queues of this version yet
    */
   async step(isBeginning: boolean): Promise<boolean> {
-    const { db, isVersioned, automatic, version } = this.options;
-    // This process is recorded before anything else, so that other processes see that this version
-    // has a worker.
-    await noteWorker(db, this.me);
+    const { db, client, taskQueue, isVersioned, automatic, version } = this.options;
     if (!isVersioned) return true;
-    const deployment = await describe(this.options.client, version);
+    const deployment = await describeOwn(client, version);
     if (deployment === null) return false;
-    const builds = await readBuilds(db, this.me);
+    const builds = await readBuilds(db, { namespace: this.namespace, taskQueue });
     this.countMissed(deployment.versions, builds);
     const { current } = deployment;
     if (automatic && current !== version.buildId) {
@@ -205,14 +256,6 @@ class Rollout {
     log.warn({ err, deployment, version: buildId }, 'version not made current yet');
   }
 
-  /**
-   * Records that this process takes no new work, so that other processes no longer count it as
-   * alive.
-   */
-  async leave(): Promise<void> {
-    await noteStopped(this.options.db, this.me.id);
-  }
-
   private countMissed(versions: readonly Version[], builds: Builds): void {
     for (const { build } of versions) {
       const before = this.missed.get(build) ?? 0;
@@ -227,7 +270,7 @@ class Rollout {
   }
 
   private shouldTakeOver(
-    { current, own }: Deployment,
+    { current, own }: OwnDeployment,
     builds: Builds,
     isBeginning: boolean,
   ): boolean {
@@ -303,6 +346,5 @@ export function createRollout(options: RolloutOptions) {
   return {
     step: () => rollout.step(false),
     begin: (signal?: AbortSignal) => rollout.begin(signal),
-    leave: () => rollout.leave(),
   };
 }

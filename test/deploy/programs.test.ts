@@ -262,14 +262,28 @@ test.serial(
       { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
       'has no namespace nobody',
     );
+    const operator = async (command: string) =>
+      (await runProgram('operator', [command], { env: { DATABASE_URL: url } })).stdout;
+    const status = await operator('status');
+    t.regex(
+      status,
+      /^all workers wait for Temporal, and only refund overdue requests: /m,
+    );
+    t.regex(status, /^nobody +enrichment +none +1$/m);
+    t.notRegex(status, /no worker is alive|no sweep/);
+    const doctor = await operator('doctor');
+    t.regex(doctor, /^no_worker: no worker is alive that has joined Temporal$/m);
+    t.notRegex(doctor, /refunded|sweep_away/);
     process.kill(refused.pid, 'SIGTERM');
     t.is(await refused.exited, 'exit code 0');
+    t.regex(await operator('status'), /^no worker is alive: /m);
     const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
 
     const cli = testSetting('TEST_TEMPORAL_CLI');
     const temporal = await startTemporal({ cli, namespace: 'default', port });
     t.teardown(() => temporal.stop());
     await worker.says(/"msg":"worker ready"/);
+    t.notRegex(await operator('doctor'), /^no_worker: /m);
     t.regex(
       worker.output(),
       /"vendors":\["fullenrich"\].*"msg":"these vendors are not called, .*add a verifier \(HUNTER_API_KEY/,

@@ -11,6 +11,7 @@ import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
 import type { SecretKey } from '../../db/secrets.ts';
+import { newProcessId, noteStopped, noteWorker } from '../../db/workers.ts';
 import {
   type ApiConfig,
   type Config,
@@ -322,7 +323,7 @@ export async function startStack(options: StackOptions = {}) {
   const bundle = await loadBundle(testSetting('TEST_WORKFLOW_BUNDLE'));
   /**
    * @param code the workflow bundle, by default this build's
-   * @returns the function that takes one step of the worker's rollout
+   * @returns the function that stores the worker's heartbeat, and takes one step of its rollout
    */
   const startWorker = async (code = bundle.code) => {
     const ending = new AbortController();
@@ -349,14 +350,21 @@ export async function startStack(options: StackOptions = {}) {
       workflowBundle: { code },
       lookupSlots: config.lookupSlots,
     });
+    const { namespace } = client.options;
+    const { buildId } = version;
+    const me = { id: newProcessId(), namespace, taskQueue, buildId };
+    await noteWorker(workerDb, me);
     await rollout.begin();
     worker = {
       async stop() {
         ending.abort();
-        await Promise.all([workers.stop(), rollout.leave(), sweeping]);
+        await Promise.all([workers.stop(), noteStopped(workerDb, me.id), sweeping]);
       },
     };
-    return rollout.step;
+    return async () => {
+      await noteWorker(workerDb, me);
+      return await rollout.step();
+    };
   };
   const api = await startApi({
     ...config,
