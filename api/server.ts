@@ -43,6 +43,8 @@ declare module '@hapi/hapi' {
   interface ServerApplicationState {
     /** True if the process is shutting down. The server still handles requests for a while. */
     isDraining?: boolean;
+    /** The number of responses with status 500 since the start. */
+    errors: number;
     /** Returns `ready`, or the reason why the server can't handle requests. */
     readiness: () => Promise<string>;
     queues: ReturnType<typeof createQueues>;
@@ -256,10 +258,12 @@ function registerLog(
   sample: Sample,
   networkOf: NetworkOf,
 ): void {
+  server.app.errors = 0;
   server.events.on('response', (request) => {
     const { app, auth, info, response } = request;
     const status =
       response instanceof Error ? response.output.statusCode : response?.statusCode;
+    if (status === 500) server.app.errors += 1;
     // Logs the path template of the route instead of the path, because the path may contain
     // anything.
     const { method, path: route } = request.route;

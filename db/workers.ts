@@ -73,16 +73,20 @@ export async function noteWorker(
        set seen_at = clock_timestamp(), build_id = excluded.build_id`;
 }
 
-/** Stores an API's heartbeat. Workers delete the rows of dead APIs. */
+/**
+ * Stores an API's heartbeat. Workers delete the rows of dead APIs.
+ * @param errors the responses with status 500 that it sent within the last 15 minutes
+ */
 export async function noteApi(
   db: Database,
   { id, namespace, taskQueue }: ApiProcess,
+  errors = 0,
 ): Promise<void> {
   await query(db, (tx) =>
     tx
       .insert(workers)
-      .values({ id, kind: 'api', namespace, taskQueue })
-      .onConflictDoUpdate({ target: workers.id, set: { seenAt: clockTime } }),
+      .values({ id, kind: 'api', namespace, taskQueue, errors })
+      .onConflictDoUpdate({ target: workers.id, set: { seenAt: clockTime, errors } }),
   );
 }
 
@@ -156,8 +160,8 @@ export function listSilent(db: Database) {
 }
 
 /**
- * Lists each namespace and queue that live APIs use, with the number of APIs and whether a worker
- * was ever seen there.
+ * Lists each namespace and queue that live APIs use, with the number of APIs, the responses with
+ * status 500 that they sent within the last 15 minutes, and whether a worker was ever seen there.
  */
 export function listApis(db: Database) {
   const { namespace, taskQueue } = workers;
@@ -165,9 +169,10 @@ export function listApis(db: Database) {
     select from workers w
      where w.kind = 'worker' and w.namespace = workers.namespace
        and w.task_queue = workers.task_queue)`;
+  const errors = sql<number>`sum(errors)::int`;
   return query(db, (tx) =>
     tx
-      .select({ namespace, queue: taskQueue, apis: count(), hasWorker })
+      .select({ namespace, queue: taskQueue, apis: count(), errors, hasWorker })
       .from(workers)
       .where(and(eq(workers.kind, 'api'), LIVE))
       .groupBy(namespace, taskQueue)

@@ -29,8 +29,24 @@ const DRAIN_MS = 20_000;
 /** How often to check that a worker uses the same Temporal namespace and task queue as this API. */
 const CHECK_MS = 5000;
 
+/** The 500s of this time are stored with the heartbeat. */
+const RECENT_MS = 15 * 60_000;
+
 const NO_WORKER =
   'no worker uses the namespace and task queue of this API; set the same TEMPORAL_NAMESPACE and TASK_QUEUE for both';
+
+/** Computes by how much a total has grown within the last 15 minutes. */
+class RecentGrowth {
+  #seen = [{ at: performance.now(), total: 0 }];
+
+  /** @param total the total now. The more often this is called, the more exact is the result */
+  of(total: number): number {
+    const at = performance.now();
+    this.#seen.push({ at, total });
+    this.#seen = this.#seen.filter((before) => before.at > at - RECENT_MS);
+    return total - (this.#seen[0]?.total ?? 0);
+  }
+}
 
 const HELP = `
 The API listens as soon as it starts. It is ready (GET /readyz returns 200) when PostgreSQL is reachable and migrated. It
@@ -68,7 +84,8 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   log.info(address, 'api listening');
   const ending = new AbortController();
   const me = { id: newProcessId(), namespace: client.options.namespace, taskQueue };
-  const checkWorkers = createWorkerCheck(db, log, me);
+  const recent = new RecentGrowth();
+  const checkWorkers = createWorkerCheck(db, log, me, () => recent.of(server.app.errors));
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');
     // This call ignores a failure of the check, because the check is repeated below.
@@ -94,15 +111,21 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
 
 /**
  * Returns a function that records in the database that this API is alive, with its Temporal
- * namespace and task queue. If all workers use another namespace or task queue, it logs an error
- * once. It also logs when a worker uses the same ones again.
+ * namespace, its task queue, and the number of its recent 500s. If all workers use another
+ * namespace or task queue, it logs an error once. It also logs when a worker uses the same ones
+ * again.
  */
-function createWorkerCheck(db: Database, log: Logger, me: ApiProcess) {
+function createWorkerCheck(
+  db: Database,
+  log: Logger,
+  me: ApiProcess,
+  recentErrors: () => number,
+) {
   const { namespace, taskQueue } = me;
   const place = { namespace, queue: taskQueue };
   let isReported = false;
   return async () => {
-    await noteApi(db, me);
+    await noteApi(db, me, recentErrors());
     await noteHome(db, namespace);
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
     if (elsewhere.length === 0 && isReported) {

@@ -274,6 +274,7 @@ CREATE TABLE "workers" (
 	"build_id" text,
 	"seen_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
 	"stopped_at" timestamp (3) with time zone,
+	"errors" integer DEFAULT 0 NOT NULL,
 	CONSTRAINT "workers_kind_check" CHECK (kind in ('worker', 'api')),
 	CONSTRAINT "workers_check" CHECK ((kind = 'worker') = (build_id is not null))
 );

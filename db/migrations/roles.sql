@@ -154,7 +154,7 @@ grant select, insert, update, delete on webhook_blocks to npe_operator;
 -- Heartbeats of processes, and the state of the reconciler's sweep.
 grant select on workers, sweeps to npe_api, npe_operator;
 grant select, insert, update, delete on workers, sweeps to npe_worker;
-grant insert, update (seen_at, stopped_at) on workers to npe_api;
+grant insert, update (seen_at, stopped_at, errors) on workers to npe_api;
 -- An API process records its Temporal namespace in the only row of sweeps.
 grant insert, update (namespace) on sweeps to npe_api;
 

@@ -17,6 +17,8 @@ export const workers = pgTable(
     buildId: text('build_id'),
     seenAt: time('seen_at').notNull().default(clockTime),
     stoppedAt: time('stopped_at'),
+    /** The responses with status 500 that an API sent within the last 15 minutes. */
+    errors: integer('errors').notNull().default(0),
   },
   () => [
     check('workers_kind_check', sql`kind in ('worker', 'api')`),

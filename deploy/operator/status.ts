@@ -11,7 +11,15 @@ import { readConcerns, readStats, type Stat } from '../../db/stats.ts';
 import { tlsWarning } from '../../db/tls.ts';
 import { listApis, listSilent, listVersions, NO_BUILD } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
-import { fields, type Part, type Report, type Run, spelled, table } from './print.ts';
+import {
+  counted,
+  fields,
+  type Part,
+  type Report,
+  type Run,
+  spelled,
+  table,
+} from './print.ts';
 
 const HOUR_MS = 3_600_000;
 
@@ -104,6 +112,9 @@ const CONNECTIONS_SPENT =
 const COMMITS_HANG =
   'PostgreSQL commits nothing, so each submit fails: see deploy/runbooks/postgresql-down.md';
 
+const ONLY_REFUNDS =
+  'all workers wait for Temporal, and only refund overdue requests: see deploy/runbooks/temporal-down.md';
+
 const HELD_WITHOUT_REQUEST =
   'credits are held although no request is open: "doctor" shows whose';
 
@@ -112,9 +123,6 @@ export function addCommands(program: Command, run: Run): void {
   program
     .command('status')
     .description(
-const ONLY_REFUNDS =
-  'all workers wait for Temporal, and only refund overdue requests: see deploy/runbooks/temporal-down.md';
-
       'show the state of the service on one screen; exits with 3 if it needs attention',
     )
     .action(() => run(reportStatus));
@@ -175,12 +183,18 @@ async function reportStatus(db: Database): Promise<Report> {
   );
   const unread = reader.warning();
   const lists = { apis, workers, ...concerns, sourcesInTheLastHour: sources };
-  const health = { temporal: await askTemporal(), migrations: await readiness(db) };
+  const { temporal, waitingBatches } = await askTemporal(workers);
+  const health = { temporal, migrations: await readiness(db) };
+  const settled = concerns?.settledInTheLastQuarterHour;
+  const errors = apis?.reduce((sum, one) => sum + one.errors, 0);
+  const outcomes = settled === undefined ? null : outcomesOf(settled);
+  const lastQuarterHour = { ...outcomes, errors };
 
   const attention = healthWarnings(health);
   if (apis !== null && workers !== null) attention.push(...trouble(apis, workers));
   attention.push(...(silent ?? []).map(silentProcesses));
-  attention.push(...failures(concerns?.settledInTheLastQuarterHour ?? []));
+  attention.push(...failures(lastQuarterHour));
+  attention.push(...waitingBatches.map(waitingFor));
   attention.push(...aboveLimits(stats));
   if (isHeldWithoutRequest(stats)) attention.push(HELD_WITHOUT_REQUEST);
   for (const { source, breaker, lastError } of sources ?? []) {
@@ -195,7 +209,7 @@ async function reportStatus(db: Database): Promise<Report> {
   const parts: Part[] = [
     summaryOf(attention),
     'NOW',
-    fields({ ...health, apisAlive, workersAlive, ...stats }),
+    fields({ ...health, apisAlive, workersAlive, lastQuarterHour, ...stats }),
   ];
   for (const [name, rows] of Object.entries(lists)) {
     if (rows !== null && rows.length > 0) {
@@ -203,8 +217,8 @@ async function reportStatus(db: Database): Promise<Report> {
     }
   }
   return {
-    data: { attention, ...health, stats, ...lists },
-    rows: [{ ...health, ...stats }],
+    data: { attention, ...health, lastQuarterHour, waitingBatches, stats, ...lists },
+    rows: [{ ...health, lastQuarterHour, ...stats }],
     parts,
     exitCode: attention.length > 0 ? 3 : 0,
   };
@@ -292,32 +306,63 @@ function notAsked(source: string, lastError: string | null): string {
   return `${source} is not called (${lastError}): see "vendors"`;
 }
 
-/** Returns a sentence if so many recent requests failed that the alert `RequestsFailing` fires. */
-function failures(
+/** Counts the requests that became final within the last 15 minutes, and those that failed. */
+function outcomesOf(
   settled: Awaited<ReturnType<typeof readConcerns>>['settledInTheLastQuarterHour'],
-): string[] {
+) {
   let failed = 0;
-  let all = 0;
+  let final = 0;
   for (const { status, requests } of settled) {
-    all += requests;
+    final += requests;
     if (status === 'failed') failed += requests;
   }
-  if (failed <= 5 || failed <= all / 10) return [];
-  return [
-    `${failed} of the ${all} requests of the last 15 minutes failed: see deploy/runbooks/requests-failing.md`,
-  ];
+  return { final, failed };
 }
+
+/** Counts of the last 15 minutes. Those that could not be read are missing. */
+interface LastQuarterHour extends Partial<ReturnType<typeof outcomesOf>> {
+  /** The responses with status 500. */
+  readonly errors: number | undefined;
+}
+
+/**
+ * Returns a sentence if so many recent requests failed that the alert `RequestsFailing` fires. Also
+ * returns one if an API has sent a 500, because that is always a bug or a missing right.
+ */
+function failures({ final = 0, failed = 0, errors = 0 }: LastQuarterHour): string[] {
+  const found: string[] = [];
+  if (failed > 5 && failed > final / 10) {
+    found.push(
+      `${failed} of the ${final} requests of the last 15 minutes failed: see deploy/runbooks/requests-failing.md`,
+    );
+  }
+  if (errors > 0) {
+    found.push(
+      `${counted(errors, 'response')} of the last 15 minutes had status 500: see deploy/runbooks/api-errors.md`,
+    );
+  }
+  return found;
+}
+
+function waitingFor({ build, batches }: WaitingBatches): string {
+  return `no worker of the build ${build} is alive, and open batches wait for it (${batches}): see deploy/runbooks/processes-down.md`;
+}
+
+type LiveWorkers = Awaited<ReturnType<typeof listVersions>>;
 
 /** Returns a sentence for each problem with the API and worker processes. */
 function trouble(
   apis: Awaited<ReturnType<typeof listApis>>,
-  workers: Awaited<ReturnType<typeof listVersions>>,
+  workers: LiveWorkers,
 ): string[] {
   const found: string[] = [];
   if (apis.length === 0) found.push('no API is alive: start one');
   if (workers.length === 0) {
     found.push('no worker is alive: see deploy/runbooks/processes-down.md');
     return found;
+  }
+  if (workers.every(({ version }) => version === NO_BUILD)) {
+    found.push(ONLY_REFUNDS);
   }
   for (const { namespace, queue, hasWorker } of apis) {
     if (hasWorker) continue;
@@ -335,24 +380,57 @@ function silentProcesses({ kind, ids }: Silent): string {
   return `${noun} was killed or hangs (${ids.join(', ')}): see deploy/runbooks/processes-down.md`;
 }
 
+interface WaitingBatches {
+  readonly build: string;
+  readonly batches: number;
+}
+
+/** What `status` learns from Temporal. */
+interface TemporalState {
+  /**
+   * `ok` if Temporal can be used, or `not checked` and the reason. Otherwise a sentence that begins
+   * with "Temporal" and says why it cannot be used.
+   */
+  readonly temporal: string;
+  /** The builds without a worker that batches wait for. */
+  readonly waitingBatches: readonly WaitingBatches[];
+}
+
 /**
- * Checks whether Temporal can be used.
- * @returns `ok` if it can be used, or `not checked` and the reason. Otherwise a sentence that
- * begins with "Temporal" and says why it cannot be used
+ * Checks whether Temporal can be used, and whether batches wait for a build without a worker.
+ * @param workers the live workers, or null if they could not be read
  */
-async function askTemporal(): Promise<string> {
-  const { temporalEnvironment } = loadConfig();
+async function askTemporal(workers: LiveWorkers | null): Promise<TemporalState> {
+  const { temporalEnvironment, taskQueue } = loadConfig();
   if (!temporalEnvironment.TEMPORAL_ADDRESS) {
-    return 'not checked: TEMPORAL_ADDRESS is not set';
+    const temporal = 'not checked: TEMPORAL_ADDRESS is not set';
+    return { temporal, waitingBatches: [] };
   }
   // These modules are loaded here and not when the program starts, because loading Temporal's
   // client takes longer than the rest of this command.
-  const { temporalTarget } = await import('../temporal/client.ts');
+  const { inTime, lazyClient, messageOf, temporalTarget } = await import(
+    '../temporal/client.ts'
+  );
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  const found = await temporalTrouble(temporalTarget(temporalEnvironment));
-  if (found === null) return 'ok';
-  return found.message;
-}
-  if (workers.every(({ version }) => version === NO_BUILD)) {
-    found.push(ONLY_REFUNDS);
+  const { countWaitingBatches } = await import('../temporal/versions.ts');
+  const target = temporalTarget(temporalEnvironment);
+  const found = await temporalTrouble(target);
+  if (found !== null) return { temporal: found.message, waitingBatches: [] };
+  if (workers === null) return { temporal: 'ok', waitingBatches: [] };
+  const client = lazyClient(target);
+  const { namespace } = client.options;
+  const ours = workers.filter((one) => {
+    return one.namespace === namespace && one.queue === taskQueue;
+  });
+  const live = new Set(ours.map(({ version }) => version));
+  try {
+    const count = () => countWaitingBatches(client, taskQueue, live);
+    return { temporal: 'ok', waitingBatches: await inTime(client, count) };
+  } catch (error) {
+    if (!(error instanceof Error)) throw error;
+    const temporal = `Temporal failed a check: ${messageOf(error)}`;
+    return { temporal, waitingBatches: [] };
+  } finally {
+    await client.connection.close();
   }
+}

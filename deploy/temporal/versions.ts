@@ -144,22 +144,21 @@ async function describeOwn(
 /**
  * Counts the open batches that wait because no worker of their build is alive. A batch gets its
  * build with its first workflow task, so new batches wait for the current build.
+ * @param live the build ids of the live workers
  * @returns the builds that batches wait for
  */
 export async function countWaitingBatches(
-  db: Database,
   client: Client,
   taskQueue: string,
+  live: ReadonlySet<string>,
 ): Promise<{ build: string; batches: number }[]> {
   if (!(await hasDeployments(client))) return [];
   const deploymentName = deploymentOf(taskQueue);
   const deployment = await describe(client, deploymentName);
   if (deployment === null) return [];
-  const { namespace } = client.options;
-  const builds = await readBuilds(db, { namespace, taskQueue });
   const waiting = [];
   for (const { build, isInUse } of deployment.versions) {
-    if (!isInUse || builds.get(build) === 'live') continue;
+    if (!isInUse || live.has(build)) continue;
     const itself = `TemporalWorkerDeploymentVersion = '${deploymentName}:${build}'`;
     const isCurrent = build === deployment.current;
     const version = isCurrent

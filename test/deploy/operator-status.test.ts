@@ -32,6 +32,7 @@ interface Status {
   readonly attention: readonly string[];
   readonly temporal: string;
   readonly migrations: string;
+  readonly last_quarter_hour: Readonly<Record<string, number>>;
   readonly stats: Readonly<Record<string, number>>;
   readonly workers: readonly object[];
   readonly apis: readonly object[];
@@ -66,7 +67,13 @@ test.serial(
     t.is(migrations, 'ready');
     t.regex(temporal, /not checked: TEMPORAL_ADDRESS/);
     t.deepEqual(apis, [
-      { namespace: 'default', queue: 'enrichment', apis: 2, has_worker: true },
+      {
+        namespace: 'default',
+        queue: 'enrichment',
+        apis: 2,
+        errors: 0,
+        has_worker: true,
+      },
     ]);
     t.deepEqual(workers, [
       { namespace: 'default', queue: 'enrichment', version: 'v1', workers: 2 },
@@ -108,6 +115,16 @@ const TROUBLES: Readonly<
     /in the queue enrichmnt of the namespace default, .* check TEMPORAL_NAMESPACE and TASK_QUEUE/,
     `update workers set task_queue = 'enrichmnt' where kind = 'api'`,
     `update workers set task_queue = 'enrichment' where kind = 'api'`,
+  ],
+  'APIs sent responses with status 500': [
+    /^6 responses of the last 15 minutes had status 500: .*api-errors\.md$/,
+    `update workers set errors = 3 where kind = 'api'`,
+    'update workers set errors = 0',
+  ],
+  'all workers wait for Temporal': [
+    /^all workers wait for Temporal, and only refund overdue requests: .*temporal-down/,
+    `update workers set build_id = 'none' where kind = 'worker'`,
+    `update workers set build_id = case id when 'w3' then 'v2' else 'v1' end where kind = 'worker'`,
   ],
   'a breaker is open': [
     /prospeo is not called \(upstream\)/,
@@ -274,11 +291,14 @@ test.serial('status reports that many recent requests failed', async (t) => {
     /^6 of the 6 requests of the last 15 minutes failed: .*requests-failing/;
   t.notRegex((await status()).attention.join('\n'), /failed/);
   await fail(['2000000351']);
-  const { code, attention, settled_in_the_last_quarter_hour: settled } = await status();
+  const { code, attention, last_quarter_hour: counts, ...lists } = await status();
   t.is(code, 3);
   t.true(
     attention.some((one) => failing.test(one)),
     attention.join(),
   );
-  t.deepEqual(settled, [{ status: 'failed', reason: 'deadline', requests: 6 }]);
+  t.deepEqual(counts, { final: 6, failed: 6, errors: 0 });
+  t.deepEqual(lists.settled_in_the_last_quarter_hour, [
+    { status: 'failed', reason: 'deadline', requests: 6 },
+  ]);
 });

@@ -3,25 +3,33 @@ import { join } from 'node:path';
 import test from 'ava';
 import postgres from 'postgres';
 import { openDatabase } from '../../db/client.ts';
+import { DatabaseError } from '../../db/errors.ts';
 import { migrate, readiness } from '../../db/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { noteBackup, noteDoctor } from '../../db/routines.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
+import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { LIMITS } from '../../deploy/operator/status.ts';
+import { explain } from '../../deploy/problem.ts';
 import {
+  asRole,
   freshDatabase,
+  openTestDatabase,
   temporaryFolder,
   testSetting,
   withSql,
 } from '../support/database.ts';
-import { operatorOn } from '../support/operator.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
 import {
   BY,
+  createCaller,
   eventually,
   openOrganization,
   RULES,
   submitCommand,
 } from '../support/organization.ts';
+import { programCommand } from '../support/programs.ts';
+import { SITE_SETTINGS } from '../support/site.ts';
 import { startApi } from '../support/stack.ts';
 
 // Tests what `status` and `doctor` report while PostgreSQL has trouble. Views in the schema `faked`
@@ -91,6 +99,77 @@ test.serial(
       select ended_at > now() - interval '1 minute' as is_noted
         from routines where kind = 'doctor' and findings > 0`;
     t.is(routine, undefined, 'an incomplete run is not noted');
+  },
+);
+
+test('status counts the 500s of an API that has lost a right', async (t) => {
+  await using database = await openTestDatabase();
+  const port = await freePort();
+  const env = {
+    DATABASE_URL: asRole(database.url, 'api'),
+    API_HOST: LOOPBACK,
+    API_PORT: String(port),
+    ...SITE_SETTINGS,
+  };
+  const api = launch({ name: 'the API', ...programCommand('api', [], { env }) });
+  t.teardown(() => api.stop());
+  const baseUrl = `http://${LOOPBACK}:${port}`;
+  await eventually(async () => {
+    const response = await fetch(`${baseUrl}/readyz`).catch(() => null);
+    return response?.ok || null;
+  });
+  const { apiKey } = await openOrganization(database.db, 10);
+  await database.sql`revoke insert on batches from npe_api`;
+  const client = createCaller(baseUrl, apiKey);
+  t.is((await client.single({ npi: '2000000401' })).status, 500);
+  const { operator: own } = operatorOn(database.url);
+  await eventually(async () => {
+    const { stdout } = await own('status');
+    return stdout.match(/^1 response of the last 15 minutes had status 500: /m);
+  });
+});
+
+test('the error of a command that only reads mentions no change', (t) => {
+  const codes = [
+    'CONNECTION_CLOSED',
+    '55P03',
+    '57014',
+    '40P01',
+    '53100',
+    '42501',
+    'XX000',
+  ];
+  for (const code of codes) {
+    t.notRegex(explain(new DatabaseError(code)), /this step|the change|audit/, code);
+  }
+});
+
+test.serial(
+  'only a command that changes something refers to the audit log',
+  async (t) => {
+    const broken = async (...args: string[]) => {
+      const holder = postgres(url, { max: 1 });
+      t.teardown(() => holder.end());
+      await holder`begin`;
+      await holder`lock table organizations in access exclusive mode`;
+      const running = operator(...args);
+      await eventually(async () => {
+        const ended = await sql`
+        select pg_terminate_backend(pid)
+          from pg_stat_activity
+         where datname = current_database() and application_name = 'operator'
+           and wait_event_type = 'Lock'`;
+        return ended.length > 0 || null;
+      });
+      const { stderr } = await running;
+      await holder`rollback`;
+      return stderr;
+    };
+    t.regex(
+      await broken('org', 'list'),
+      /^operator: lost the connection to PostgreSQL at \S+ \(\w+\); run the same command again\n$/,
+    );
+    t.regex(await broken('org', 'create', 'x', ...WHY), /"audit list" shows whether/);
   },
 );
 

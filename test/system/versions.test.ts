@@ -16,7 +16,7 @@ import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { testSetting } from '../support/database.ts';
 import { tasksOf } from '../support/histories.ts';
 import { eventually, RULES } from '../support/organization.ts';
-import { workerProcesses } from '../support/programs.ts';
+import { runProgram, workerProcesses } from '../support/programs.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
@@ -288,3 +288,43 @@ test.serial(
     t.is(await after(1), old.buildId);
   },
 );
+
+test.serial('status counts the batches that wait for a stopped build', async (t) => {
+  const stack = await startStack({ simulatorSpeed: 0.3, lookupTimeoutMs: 300_000 });
+  t.teardown(() => stack.stop());
+  const client = await stack.organization(10);
+  const submit = () => client.bulk({ npis: ordinaryNpis('found_later', 1, 9000) });
+  const env = {
+    DATABASE_URL: stack.databaseUrl,
+    TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+    TASK_QUEUE: stack.taskQueue,
+  };
+  const waiting = async () => {
+    const { stdout } = await runProgram('operator', ['status', '--json'], { env });
+    const { waiting_batches: builds, attention } = JSON.parse(stdout);
+    return { builds, attention: attention.join('\n') };
+  };
+  const untilCounted = (batches: number) =>
+    eventually(async () => {
+      const counted = await waiting();
+      return counted.builds[0]?.batches === batches ? counted : null;
+    });
+  await submit();
+  await eventually(async () => stack.simulator.calls().length > 0 || null);
+  t.deepEqual((await waiting()).builds, []);
+  await stack.stopWorker();
+  const { buildId } = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+  const { attention } = await untilCounted(1);
+  t.regex(
+    attention,
+    new RegExp(
+      `^no worker of the build ${buildId} is alive, and open batches wait .*1`,
+      'm',
+    ),
+  );
+  // This batch has no workflow task yet, and so no build.
+  await submit();
+  await untilCounted(2);
+  await stack.startWorker();
+  t.deepEqual((await waiting()).builds, []);
+});
