@@ -244,7 +244,7 @@ const attempt = Joi.object({
     .required()
     .allow(null, '')
     .description(
-      "The first 1024 bytes of your receiver's response as text. Lists show only 200 characters. Control characters and invalid UTF-8 become U+FFFD. Null if there was no response.",
+      "The first 1024 bytes of your receiver's response as text. Lists show only 200 characters. Every line break becomes a line feed. Other control characters except tabs, and invalid UTF-8, become U+FFFD. Null if there was no response.",
     ),
 }).meta({ name: 'DeliveryAttempt' });
 

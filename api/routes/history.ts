@@ -197,16 +197,17 @@ function presented(delivery: LoggedDelivery, longest: number): object {
 }
 
 /**
- * Matches control characters (C0, DEL, and C1). They are replaced because most of them take six
- * bytes in JSON, and terminals treat some of them as commands.
+ * Matches control characters (C0, DEL, and C1), except tabs and line feeds. They are replaced
+ * because they take six bytes in JSON, and terminals treat some of them as commands.
  */
-const CONTROL_CHARACTERS = /\p{Cc}/gu;
+const CONTROL_CHARACTERS = /(?![\t\n])\p{Cc}/gu;
 
 /**
- * Converts the stored beginning of a receiver's response to text. Invalid UTF-8, a character that
- * is cut off at the end, and control characters become U+FFFD.
+ * Converts the stored beginning of a receiver's response to text. Every line break becomes a line
+ * feed. Invalid UTF-8, a character that is cut off at the end, and control characters become
+ * U+FFFD.
  */
 function excerptText(bytes: Buffer, longest: number): string {
   const text = bytes.toString('utf8').slice(0, longest).toWellFormed();
-  return text.replaceAll(CONTROL_CHARACTERS, '\ufffd');
+  return text.replaceAll(/\r\n?/g, '\n').replaceAll(CONTROL_CHARACTERS, '\ufffd');
 }

@@ -139,6 +139,23 @@ test('the webhook log lists deliveries in submit order, with attempts and respon
   t.is(listed.headers.get('x-ratelimit-limit'), '100000');
 });
 
+test('the webhook log keeps tabs and line breaks of responses, as line feeds', async (t) => {
+  const client = await idle.organization();
+  const { json } = await client.single({ npi: NOBODY[0], webhook: ELSEWHERE });
+  const response = '<p>\r\n\tsorry\n\nback\rsoon\u0000\u001b[2J\u0085</p>\r\n';
+  await idle.db.drizzle.execute(sql`
+    with attempt as (
+      insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, response_excerpt)
+      select id, 1, clock_timestamp(), 5, 503, ${Buffer.from(response)}
+        from webhook_deliveries where batch_id = ${json.batch_id})
+    update webhook_deliveries set attempts = 1 where batch_id = ${json.batch_id}`);
+  const [listed] = (await logOf(client, json.batch_id)).json.deliveries;
+  t.is(
+    listed?.attempts[0]?.response_excerpt,
+    '<p>\n\tsorry\n\nback\nsoon\ufffd\ufffd[2J\ufffd</p>\n',
+  );
+});
+
 test('a page of the webhook log stays below 256 KiB, even if it has large responses', async (t) => {
   const client = await idle.organization();
   const { json } = await client.bulk({
