@@ -11,7 +11,7 @@ import type {
 // Runs the functions of file-reader.ts in a thread, so that a large or hostile file does not delay
 // requests.
 
-/** The time limit of a task, without the start of its thread. 5 MB take less than a second. */
+/** The default time limit of a task, without the start of its thread. 5 MB take less than a second. */
 const MAX_MS = 5000;
 /** The memory limit of the thread. A file of 5 MB needs less than half of it. */
 const MAX_HEAP_MB = 256;
@@ -27,6 +27,7 @@ export class FilePool {
     maxPerClient: 4,
     maxTotal: 16,
   });
+  readonly #maxMs: number;
   readonly #pool = new Tinypool({
     filename: new URL('file-reader.ts', import.meta.url).href,
     runtime: 'worker_threads',
@@ -36,9 +37,22 @@ export class FilePool {
     resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
   });
 
-  /** Reads the file of a form. Returns null if the form has none. */
-  async readForm(task: FormTask): Promise<UploadedFile | null> {
-    return await this.#run('readForm', task);
+  constructor(maxMs = MAX_MS) {
+    this.#maxMs = maxMs;
+  }
+
+  /**
+   * Reads the file of a form.
+   * @returns a sentence if the form has no file, or takes too much time or memory
+   */
+  async readForm(task: FormTask): Promise<UploadedFile | string> {
+    try {
+      const file = await this.#run<UploadedFile | null>('readForm', task);
+      return file ?? 'Choose a CSV file.';
+    } catch (error) {
+      if (!isTooComplex(error)) throw error;
+      return 'The form took too long to read. Send one file of at most 5 MB, and nothing else.';
+    }
   }
 
   /** Reads a file for its draft. A file that takes too much time or memory is unusable. */
@@ -64,7 +78,7 @@ export class FilePool {
   async #run<T>(name: string, task: object): Promise<T> {
     // Starts the thread if it is not running. On a busy machine, this can take longer than the task.
     await this.#pool.run({}, { name: 'ready' });
-    return await this.#pool.run(task, { name, signal: AbortSignal.timeout(MAX_MS) });
+    return await this.#pool.run(task, { name, signal: AbortSignal.timeout(this.#maxMs) });
   }
 }
 

@@ -166,7 +166,7 @@ async function receive(
 ): Promise<UploadedFile | string> {
   const contentType = String(request.headers['content-type']);
   const file = await files.readForm({ body, contentType });
-  if (!file) return 'Choose a CSV file.';
+  if (typeof file === 'string') return file;
   if (file.content.length > MAX_UPLOAD_BYTES)
     return `${file.fileName} is larger than 5 MB. Split it into smaller files.`;
   const inspection = await files.inspect({ file, column: null });

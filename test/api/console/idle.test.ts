@@ -1,6 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { createUploadActivities } from '../../../activities/upload.ts';
+import { FilePool } from '../../../api/console/file-pool.ts';
 import { closeOrganization } from '../../../db/accounts/closing.ts';
 import { revokeKey } from '../../../db/accounts/keys.ts';
 import { run, transaction } from '../../../db/client.ts';
@@ -141,6 +142,21 @@ test('a file is rejected if there are too many, or its organization was closed',
   const finishClosed = await sendHalf(visitor);
   await closeOrganization(api.db, BY, organizationId);
   t.is((await finishClosed()).path, SIGN_IN);
+});
+
+test('a form that takes too long to read is rejected with a sentence', async (t) => {
+  const files = new FilePool(1);
+  t.teardown(() => files.close());
+  const part =
+    '--x\r\ncontent-disposition: form-data; name="a"; filename="b"\r\n\r\n\r\n';
+  const form = {
+    body: new TextEncoder().encode(`${part.repeat(70_000)}--x--\r\n`),
+    contentType: 'multipart/form-data; boundary=x',
+  };
+  t.regex(
+    String(await files.readForm(form)),
+    /^The form took too long to read\. Send one/,
+  );
 });
 
 test('an upload whose NPIs are all submitted cannot be stopped', async (t) => {
