@@ -10,6 +10,15 @@ import type { Subject, Vendor } from './vendor.ts';
 // of any type calls the personal halves only after all other vendors, so a personal email is bought
 // only if no professional one passed our checks.
 
+/**
+ * Returns true for a vendor that charges for each type of email, so that a search for both types
+ * costs more than a search for one.
+ */
+export function isPricedByType(vendor: Vendor): boolean {
+  const most = Math.max(...vendor.gives.map((type) => vendor.cost(type)));
+  return vendor.gives.length > 1 && vendor.cost('any') > most;
+}
+
 /** Returns the half of a vendor that looks only for emails of one type. */
 export function halfOf(vendor: Vendor, type: EmailType): Vendor {
   const asked = (subject: Subject) => ({ ...subject, requestedType: type });

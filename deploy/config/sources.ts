@@ -6,15 +6,10 @@ import type { Names } from '../../activities/http/names.ts';
 import { REGISTRY } from '../../activities/lookup.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { createSpending } from '../../activities/spending.ts';
-import {
-  VENDOR_IDS,
-  VENDORS,
-  type VendorId,
-} from '../../activities/vendors/catalogue.ts';
+import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file.ts';
-import { halfOf } from '../../activities/vendors/halves.ts';
+import { halfOf, isPricedByType } from '../../activities/vendors/halves.ts';
 import { PATTERN } from '../../activities/vendors/pattern.ts';
-import type { RocketReachApi } from '../../activities/vendors/rocketreach.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import {
@@ -145,7 +140,7 @@ function createVendors(
     if (given === null) continue;
     const { types, ...settings } = file.vendors[id];
     const vendor = VENDORS[id].create({ ...given, api, pollMs, callMs: settings.call });
-    if (isPricedByType(id, api)) {
+    if (isPricedByType(vendor)) {
       for (const type of EMAIL_TYPES.filter((one) => types.includes(one))) {
         const half = halfOf(vendor, type);
         vendors.set(half.id, sourceOf(half, [type], settings));
@@ -158,14 +153,6 @@ function createVendors(
     vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
   }
   return vendors;
-}
-
-/**
- * Returns true for a vendor that charges for each type of email. RocketReach's legacy API charges
- * for a person, with emails of both types.
- */
-function isPricedByType(id: VendorId, api: RocketReachApi): boolean {
-  return id === 'fullenrich' || (id === 'rocketreach' && api === 'universal');
 }
 
 const PATTERN_SETTINGS: VendorSource = {
