@@ -10,7 +10,7 @@ import { listRegistryDue, storeRegistryAnswer } from '../db/providers/providers.
 import { gate, type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import { findOpenRequest } from '../db/requests/facts.ts';
 import type { LookupEnd } from '../db/requests/settle.ts';
-import { PATTERN_SOURCE, type RequestedType } from '../db/words.ts';
+import { PATTERN_SOURCE, type Reason, type RequestedType } from '../db/words.ts';
 import type { LookupPlan, PlannedSource } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { logBreaker, outcomeOf, retryLater } from './failures.ts';
@@ -118,7 +118,7 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
 async function end(
   deps: LookupDeps,
   request: RequestIds,
-  reason: string,
+  reason: Reason | 'settled',
   how: LookupEnd = 'answered',
 ): Promise<LookupPlan> {
   return {

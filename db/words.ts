@@ -32,6 +32,49 @@ export const FINAL_STATUSES = ['completed', 'not_found', 'failed'] as const;
 export type FinalStatus = (typeof FINAL_STATUSES)[number];
 export const REQUEST_STATUSES = ['accepted', 'in-progress', ...FINAL_STATUSES] as const;
 export type RequestStatus = (typeof REQUEST_STATUSES)[number];
+/**
+ * The reasons why a request has no email, with their meanings for operators. The reason of a failed
+ * request can have brackets, as in `deadline (rate_limit)`: the second word is what the lookup
+ * waited for last. Other reasons are sentences of their own, such as `missing phone`.
+ */
+export const REASONS = {
+  asked_already: 'a vendor still works on an earlier search for the NPI',
+  auth: 'a vendor rejects our key',
+  breaker_open: 'a vendor failed so often that it was not called',
+  cancelled: 'an operator canceled it, or its workflow',
+  check_digit: 'the check digit of the NPI is wrong',
+  checked_elsewhere: 'another worker checked the address',
+  credits: 'our account at a vendor has no credits left',
+  deactivated: 'the NPI is deactivated',
+  deadline: 'no worker or source was reached in time',
+  dns_failure: 'a name server did not respond',
+  dns_untrusted: 'the name servers gave wrong responses about domains that we know',
+  greylisted: 'a mail server asked us to try again later',
+  identity_mismatch: 'the last vendor found another person',
+  known_miss: 'all vendors recently had no email for the NPI',
+  lookup_failed: 'its workflow failed because of a bug',
+  lookup_lost: 'its workflow was terminated, or lost with Temporal',
+  max_price_per_lookup: 'the last vendor costs more than a lookup may',
+  no_source: 'no source could be called',
+  none_valid: 'no address passed our checks',
+  not_configured: 'the last vendor is no longer configured',
+  organization_npi: 'the NPI is that of an organization',
+  paused: 'the daily budget of a source was used up, or its account blocked',
+  pending: 'a vendor did not finish its search',
+  plan: 'our plan at a vendor does not include the search',
+  protocol: 'a vendor sent a response that we do not understand',
+  rate_limit: 'a source had used up its rate limit',
+  suppressed: 'the person or the NPI is suppressed',
+  test_outcome: 'a customer asked the sandbox for a failure',
+  timeout: 'a name server did not respond in time',
+  unanswered: 'a vendor did not respond in time',
+  unsent: 'a vendor could not be reached',
+  upstream: 'a vendor responded with an error',
+  verifier_unavailable: 'no verifier of mailboxes worked',
+  verifier_working: 'a verifier did not finish its check',
+} as const;
+export type Reason = keyof typeof REASONS;
+
 /** The reasons why an upload of the console stops before all its NPIs are submitted. */
 export const STOP_REASONS = ['customer', 'operator', 'credits', 'key'] as const;
 export type StopReason = (typeof STOP_REASONS)[number];

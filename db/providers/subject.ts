@@ -2,7 +2,7 @@ import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, run, type Transaction } from '../client.ts';
 import type { VendorProfile } from '../lookups/candidates.ts';
 import { employerDomains, providers } from '../schema.ts';
-import type { EndpointKind } from '../words.ts';
+import type { EndpointKind, Reason } from '../words.ts';
 import { readColleagues } from './colleagues.ts';
 import { organizationKey } from './keys.ts';
 
@@ -62,7 +62,10 @@ export interface ClinicianPractice
 export type ProviderFacts = NonNullable<Awaited<ReturnType<typeof readProvider>>>;
 
 /** The reason why an NPI is not looked up. */
-export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
+export type GateReason = Extract<
+  Reason,
+  'organization_npi' | 'deactivated' | 'suppressed'
+>;
 
 /**
  * The maximum number of organizations that are read for one telephone number or address. If there

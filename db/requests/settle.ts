@@ -11,7 +11,7 @@ import {
 import { Refusal } from '../errors.ts';
 import { countSettled, type Ended } from '../metrics.ts';
 import { requests } from '../schema.ts';
-import type { FinalStatus } from '../words.ts';
+import type { FinalStatus, Reason } from '../words.ts';
 import {
   claimEntitlements,
   findKnownEmails,
@@ -222,7 +222,7 @@ export async function settleOverdue(
 export async function failAll(
   tx: Transaction,
   requestIds: readonly string[],
-  reason: string,
+  reason: Reason,
   at: Date,
 ) {
   if (requestIds.length === 0) return [];

@@ -13,6 +13,7 @@ import {
   readEvidence,
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
+import { REASONS, type Reason } from '../../db/words.ts';
 import { temporalUi } from '../config/config.ts';
 import { NPI, parser, type Revealing, revealed, revealing } from './arguments.ts';
 import {
@@ -296,12 +297,14 @@ function openText(id: string, status: string): string {
     : text;
 }
 
-/** Explains the reasons of requests that were not ended by a source. */
-const ENDINGS: Readonly<Record<string, string>> = {
-  cancelled: 'an operator canceled it, or its workflow',
-  lookup_lost: 'its workflow was terminated, or lost with Temporal',
-  lookup_failed: 'its workflow failed because of a bug',
-};
+/**
+ * Returns the meaning of a request's reason, or null if the reason explains itself. The word in
+ * brackets is more exact: `deadline (rate_limit)`.
+ */
+function meaningOf(reason: string): string | null {
+  const word = /\((\w+)\)$/.exec(reason)?.[1] ?? reason;
+  return Object.hasOwn(REASONS, word) ? REASONS[word as Reason] : null;
+}
 
 function settlement(request: EvidenceRequest): string {
   const { id, status, reason } = request;
@@ -309,7 +312,8 @@ function settlement(request: EvidenceRequest): string {
   if (status === 'completed') {
     return `${id} completed with ${resultOf(request)}; ${price}`;
   }
-  const ending = inBrackets(ENDINGS[reason ?? ''] ?? null);
+  const meaning = meaningOf(reason ?? '');
+  const ending = meaning === null ? '' : `, ${meaning}`;
   return `${id} ${status}: ${reason ?? 'no reason noted'}${ending}; ${price}`;
 }
 

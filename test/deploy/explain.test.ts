@@ -240,7 +240,7 @@ test('explain says whether a request is open, failed, erased, or not charged', a
   await settle(db, requestIds[1] ?? '', 'failed', 'deadline', RULES);
   t.regex(
     await text('explain', requestIds[1] ?? ''),
-    /failed: deadline; nothing charged$/m,
+    /failed: deadline, no worker or source was reached in time; nothing charged$/m,
   );
   const { requests } = await lookedUp('2000050016');
   const [paid] = requests;
@@ -263,10 +263,10 @@ test('explain says whether a request is open, failed, erased, or not charged', a
 
 test.serial('explain shows waits, terminations, and links', async (t) => {
   const organization = await openOrganization(db, 5);
-  const npis = ['2000010325', '2000010333'];
+  const npis = ['2000010325', '2000010333', '2000010341'];
   const command = submitCommand(organization, { npis });
   const { requestIds } = acceptedIds(await submit(db, command, RULES));
-  const [terminated = '', canceled = ''] = requestIds;
+  const [terminated = '', canceled = '', late = ''] = requestIds;
   const lookupId = newId('lkp');
   await run(sql`insert into lookups (id, npi, requested_type, opened_at)
     select ${lookupId}, npi, 'any', accepted_at + interval '7 s'
@@ -274,6 +274,7 @@ test.serial('explain shows waits, terminations, and links', async (t) => {
   await run(sql`update requests set lookup_id = ${lookupId} where id = ${terminated}`);
   await settle(db, terminated, 'failed', 'lookup_lost', RULES);
   await settle(db, canceled, 'failed', 'cancelled', RULES);
+  await settle(db, late, 'failed', 'deadline (greylisted)', RULES);
   process.env.TEMPORAL_UI_URL = 'https://temporal.example';
   t.teardown(() => delete process.env.TEMPORAL_UI_URL);
   const { text } = operatorOn(database.url);
@@ -281,13 +282,17 @@ test.serial('explain shows waits, terminations, and links', async (t) => {
   t.regex(story, /begins, .* after 7\.0 s of waiting for a worker$/m);
   t.regex(
     story,
-    /failed: lookup_lost \(its workflow was terminated, or lost with Temporal\)/,
+    /failed: lookup_lost, its workflow was terminated, or lost with Temporal;/,
   );
   t.regex(
     story,
     new RegExp(`^https://temporal.example/\\S+/workflows/${terminated}$`, 'm'),
   );
-  t.regex(await text('explain', canceled), /failed: cancelled \(an operator canceled it/);
+  t.regex(await text('explain', canceled), /failed: cancelled, an operator canceled it/);
+  t.regex(
+    await text('explain', late),
+    /failed: deadline \(greylisted\), a mail server asked us to try again later;/,
+  );
 });
 
 test('explain says which rate limit a request waits for, and since when', async (t) => {
