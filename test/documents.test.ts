@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { VENDOR_IDS } from '../activities/vendors/catalogue.ts';
 import { VERIFIER_IDS } from '../activities/verification/verifiers/catalogue.ts';
+import { REASONS } from '../db/words.ts';
 import { loadConfig } from '../deploy/config/config.ts';
 import { fileIn } from './support/adapters.ts';
 
@@ -329,5 +330,36 @@ test('the pages list exactly the members of the sources file', (t) => {
       knownButNotTold: [...has].filter((name) => !anywhere.has(name)),
     },
     { toldButNotKnown: [], knownButNotTold: [] },
+  );
+});
+
+test('the runbook about failed requests names only known reasons', async (t) => {
+  const page = await readFile(join(ROOT, 'deploy/runbooks/requests-failing.md'), 'utf8');
+  const [, list = ''] =
+    /^These are all reasons\..*\n\n((?:[- ] .*\n)+)/m.exec(page) ?? [];
+  const quoted = [...list.matchAll(/`(?:deadline \()?(\w+)\)?`/g)].map(
+    ([, name = '']) => name,
+  );
+  t.true(quoted.length > 20);
+  t.deepEqual(
+    quoted.filter((name) => name !== 'verifier_' && !Object.hasOwn(REASONS, name)),
+    [],
+  );
+});
+
+test('no example sends webhooks to a host that may exist', async (t) => {
+  const texts = await Promise.all(
+    [...files]
+      .filter((file) => /^(?:README|api\/|deploy\/).*\.(?:md|json)$/.test(file))
+      .map((file) => readFile(join(ROOT, file), 'utf8')),
+  );
+  const urls = texts.flatMap((text) => [
+    ...text.matchAll(/"webhook": ?\{\s*"url": ?"https:\/\/(?<host>[^"/:]+)/g),
+  ]);
+  const hosts = new Set(urls.map(({ groups = {} }) => groups.host ?? ''));
+  t.true(urls.length > 5);
+  t.deepEqual(
+    [...hosts].filter((host) => host !== '127.0.0.1' && !host.endsWith('.example')),
+    [],
   );
 });

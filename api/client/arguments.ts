@@ -23,7 +23,7 @@ earlier result. Then rows with an email stay, and the others are looked up.
   --version
   --help
 
-An email costs ${PRICES.any} credit, with --type personal ${PRICES.personal}.
+Credits for an email: any ${PRICES.any}, professional ${PRICES.professional}, personal ${PRICES.personal}.
 Then the same NPI is free for 30 days.
 
 To continue after an interruption or with more credits, repeat the command.

@@ -3,6 +3,7 @@ import { Webhook } from 'standardwebhooks';
 import { type Connection, usableBaseUrl } from './connection.ts';
 import { EnrichmentError } from './errors.ts';
 import { type Call, createCaller, PATIENCE_MS } from './http.ts';
+import prices from './prices.json' with { type: 'json' };
 import { lockState, openState, type Part, type State } from './state.ts';
 import type { Accepted, BulkSubmit, Envelope, WebhookTarget } from './types.ts';
 
@@ -11,7 +12,7 @@ export { EnrichmentError, type ErrorCode } from './errors.ts';
 export type * from './types.ts';
 
 /** Credits per email found, by requested type. */
-export const PRICES = { any: 1, professional: 1, personal: 3 } as const;
+export const PRICES: Readonly<typeof prices> = prices;
 
 type Outcome = Exclude<Envelope['data'][number]['status'], 'accepted' | 'in-progress'>;
 

@@ -8,6 +8,7 @@ import {
 } from '@modelcontextprotocol/sdk/types.js';
 import type { BatchFilter, EnrichmentClient } from './client.ts';
 import { EnrichmentError } from './errors.ts';
+import { PRICES } from './index.ts';
 import packageJson from './package.json' with { type: 'json' };
 import tools from './tools.json' with { type: 'json' };
 import type { Batch, BulkSubmit } from './types.ts';
@@ -15,6 +16,16 @@ import type { Batch, BulkSubmit } from './types.ts';
 /** Less than the 60 seconds after which many MCP clients give up. */
 const WAIT_SECONDS = 45;
 const MAX_BATCHES = 20;
+
+/** The tools of tools.json, with the prices of emails in their descriptions. */
+const TOOLS = tools.map((tool) => {
+  const pairs = Object.entries(PRICES);
+  const description = pairs.reduce(
+    (text, [type, price]) => text.replace(`{${type}}`, String(price)),
+    tool.description,
+  );
+  return { ...tool, description };
+});
 
 type Arguments = Readonly<Record<string, unknown>>;
 type Content = Record<string, unknown>;
@@ -26,7 +37,7 @@ type Content = Record<string, unknown>;
 export async function serve(client: EnrichmentClient): Promise<void> {
   const { name, version } = packageJson;
   const server = new Server({ name, version }, { capabilities: { tools: {} } });
-  server.setRequestHandler(ListToolsRequestSchema, () => ({ tools: tools as Tool[] }));
+  server.setRequestHandler(ListToolsRequestSchema, () => ({ tools: TOOLS as Tool[] }));
   server.setRequestHandler(CallToolRequestSchema, ({ params }) =>
     callTool(client, params.name, params.arguments ?? {}),
   );

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { findUploadsOf } from '../../db/uploads/uploads.ts';
 import { NO_NPI, readNpi } from '../client/cell.ts';
@@ -112,7 +113,12 @@ async function batch(
 }
 
 const showSubmit: Lifecycle.Method = (request, h) =>
-  page(request, h, 'submit', { title: 'Find emails', idempotencyKey: randomUUID() });
+  page(request, h, 'submit', emptyForm());
+
+/** Returns the data of the form that submits NPIs. */
+function emptyForm() {
+  return { title: 'Find emails', idempotencyKey: randomUUID(), prices: PRICES };
+}
 
 const submit: Lifecycle.Method = async (request, h) => {
   const form = request.payload as Readonly<Record<string, unknown>>;
@@ -122,7 +128,7 @@ const submit: Lifecycle.Method = async (request, h) => {
   const idempotencyKey = String(form.idempotency_key ?? '');
   const { npis, problem } = readPasted(text);
   const isType = { [requestedType]: true };
-  const context = { title: 'Find emails', idempotencyKey: randomUUID(), text, isType };
+  const context = { ...emptyForm(), text, isType };
   if (problem !== '')
     return page(request, h, 'submit', { ...context, problem }).code(422);
   const body = { npis, enrichment_email_type: requestedType };

@@ -331,6 +331,7 @@ async function draftPage(
     balance: credits.body.balance,
     isTooExpensive: npis.length * PRICES.any > credits.body.balance,
     cost: npis.length * PRICES.any,
+    professionalCost: npis.length * PRICES.professional,
     personalCost: npis.length * PRICES.personal,
   });
 }

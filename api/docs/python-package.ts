@@ -48,7 +48,7 @@ function contents(): ReadonlyMap<string, Buffer> {
   const folder = new URL(`../python/${MODULES}/`, import.meta.url);
   for (const name of readdirSync(folder).toSorted()) {
     const path = `${MODULES}/${name}`;
-    if (/\.(?:py|typed)$/.test(name)) {
+    if (/\.(?:py|typed|json)$/.test(name)) {
       files.set(path, read(`python/${path}`));
     }
   }

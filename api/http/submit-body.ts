@@ -42,7 +42,7 @@ const url = Joi.string()
   .description(
     'The address of your receiver: https, without user name or password, at a public address.',
   )
-  .example('https://example.com/hooks/email')
+  .example('https://receiver.example/hooks/email')
   // JSON Schema can express only a part of the rule below.
   .meta({
     jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH },

@@ -51,7 +51,7 @@ const PARAMETERS: Readonly<Record<string, JsonObject>> = written.parameters;
 const DESCRIPTION = `Verified email addresses for US healthcare providers by NPI. A submit returns 202 at once. Results \
 follow within 15 minutes, by polling, by signed webhook, or both.
 
-Credits are held at submit, charged only for emails found (${PRICES.any}, or ${PRICES.personal} for \`personal\`), \
+Credits are held at submit, charged only for emails found (\`any\` ${PRICES.any}, \`professional\` ${PRICES.professional}, \`personal\` ${PRICES.personal}), \
 and released otherwise. The same NPI for the same organization within 30 days of its charge is free (\`replayed: true\`).
 
 Responses may gain fields at any time. \`null\` in an optional field of a body means absent. Unknown fields are ignored.`;

@@ -13,17 +13,15 @@ import { ledgerEntries } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
+import prices from './prices.json' with { type: 'json' };
 
 /**
  * The price of an email in credits, by requested type (api/docs/lifecycle.md, Credits). A submit
- * stores the price in each request's row, and later steps use that price. So a price change here
- * does not affect earlier requests.
+ * stores the price in each request's row, and later steps use that price. So a price change does
+ * not affect earlier requests. Both clients have a link to prices.json, which their packages
+ * contain as a copy.
  */
-export const PRICES: Readonly<Record<RequestedType, number>> = {
-  any: 1,
-  professional: 1,
-  personal: 3,
-};
+export const PRICES: Readonly<Record<RequestedType, number>> = prices;
 
 /**
  * Reads the balance of an organization.

@@ -21,7 +21,7 @@ interface PageView {
 }
 
 const NPIS = ['1000000010', '1000000011', '1000000012'];
-const WEBHOOK = { url: 'https://example.com/hook' };
+const WEBHOOK = { url: 'https://receiver.example/hook' };
 const LONG_AGO = '2020-01-01T00:00:00Z';
 
 /** An API without workers: deliveries stay as the submit left them. */

@@ -43,7 +43,7 @@ const test = anyTest as TestFn<{ path: string; url: string }>;
 const BY = { actor: 'test', reason: 'test' };
 /** NPIs with a wrong check digit, so that no vendor has to be called. */
 const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
-const ELSEWHERE = { url: 'https://example.com/hook' };
+const ELSEWHERE = { url: 'https://receiver.example/hook' };
 
 /** On a busy machine the sweep starts batches whose workflows Temporal started too slowly. */
 const stack = fresh(test, () =>

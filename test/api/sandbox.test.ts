@@ -20,7 +20,7 @@ const NPI = '2000000010';
 
 /** Submits with a webhook, and returns the ids for paths. */
 async function submitted(client: Pick<ApiClient, 'single' | 'get'>) {
-  const body = { npi: NPI, webhook: { url: 'https://example.com/hook' } };
+  const body = { npi: NPI, webhook: { url: 'https://receiver.example/hook' } };
   const { batch_id, requests } = (await client.single(body)).json;
   const path = `/api/v1/batch/${batch_id}/deliveries`;
   const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;

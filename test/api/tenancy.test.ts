@@ -62,7 +62,7 @@ test("polls with another organization's ids get the same responses as unknown id
 
 test("another organization's deliveries get the same responses as unknown ones", async (t) => {
   const list = (batchId: string) => `/api/v1/batch/${batchId}/deliveries`;
-  const webhook = { url: 'https://example.com/hook' };
+  const webhook = { url: 'https://receiver.example/hook' };
   const submitted = async (client: ApiClient) => {
     const { batch_id } = (await client.single({ npi: '2000000010', webhook })).json;
     const { deliveries } = (

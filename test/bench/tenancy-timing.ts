@@ -44,7 +44,7 @@ async function paths(ours: ApiClient) {
   const theirs = await api.organization();
   const body = {
     npis: Array(60).fill('2000000010'),
-    webhook: { url: 'https://example.com/hook' },
+    webhook: { url: 'https://receiver.example/hook' },
   };
   const { json } = await theirs.bulk(body);
   const log = await theirs.get<{ deliveries: { id: string }[] }>(

@@ -1,4 +1,6 @@
+import { readFile } from 'node:fs/promises';
 import test from 'ava';
+import { PRICES } from '../../db/accounts/credits.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
@@ -17,7 +19,7 @@ const { db, sql } = freshDatabase(test);
 
 /** The change that raises the price of a personal email from 3 to 5. */
 const NEW_PRICE = [
-  { file: 'accounts/credits.ts', from: 'personal: 3', to: 'personal: 5' },
+  { file: 'accounts/prices.json', from: '"personal": 3', to: '"personal": 5' },
 ];
 
 type Submit = typeof submit;
@@ -65,6 +67,20 @@ test('a request costs what it cost when it was submitted, even if prices change 
     used: 3,
   });
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
+});
+
+test('the page about credits names the price of each type', async (t) => {
+  const page = await readFile(
+    new URL('../../api/docs/lifecycle.md', import.meta.url),
+    'utf8',
+  );
+  const lines = page.matchAll(
+    /^- (?<types>`\w+`(?:, `\w+`)*): (?<price>\d+) credits?$/gm,
+  );
+  const named = [...lines].flatMap(({ groups: { types = '', price = '' } = {} }) =>
+    types.split(', ').map((type) => [type.replaceAll('`', ''), Number(price)]),
+  );
+  t.deepEqual(Object.fromEntries(named), PRICES);
 });
 
 test('a worker that has old prices refunds all credits that a request has held', async (t) => {

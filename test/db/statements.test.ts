@@ -44,7 +44,7 @@ test('submits and polls use the same prepared statements for two NPIs as for 60'
     await storeEmail(db, { ...stored, npi, lastValidatedAt: new Date() });
   }
   const take = async (npis: string[]) => {
-    const webhook = { url: 'https://example.com/hook', mode: 'real-time' } as const;
+    const webhook = { url: 'https://receiver.example/hook', mode: 'real-time' } as const;
     const { batchId } = acceptedIds(
       await submit(db, submitCommand(organization, { npis, webhook }), RULES),
     );

@@ -120,7 +120,7 @@ export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledg
     const nowhere = mutations.find(({ file }) => !names.includes(file));
     if (nowhere) throw new Error(`there is no db/${nowhere.file}`);
     for (const name of names) {
-      if (!name.endsWith('.ts')) continue;
+      if (!/\.(?:ts|json)$/.test(name) || name.startsWith('migrations')) continue;
       const text = await readFile(new URL(name, DB), 'utf8');
       const mutated = mutations.filter(({ file }) => file === name).reduce(mutate, text);
       await mkdir(dirname(join(folder, name)), { recursive: true });

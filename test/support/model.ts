@@ -1,3 +1,4 @@
+import { PRICES } from '../../db/accounts/credits.ts';
 import type { LookupEnd } from '../../db/requests/settle.ts';
 import type { SubmitRules } from '../../db/requests/submit.ts';
 import type {
@@ -175,7 +176,7 @@ function submit(state: ModelState, call: SubmitCall): string {
     const free = replayFor(state, after, npi, requestedType);
     if (free)
       return { npi, status: 'completed', replayed: true, credits: 0, email: free.email };
-    const price = priceOf(requestedType);
+    const price = PRICES[requestedType];
     after.available -= price;
     const stored = storedFor(state, npi, requestedType);
     if (!stored) {
@@ -216,7 +217,7 @@ function settle(state: ModelState, requestName: RequestName, end: LookupEnd): st
   if (request.status !== 'accepted' && request.status !== 'in-progress')
     return `${request.status} before`;
   const organization = organizationOf(state, batch.organization);
-  const price = priceOf(batch.requestedType);
+  const price = PRICES[batch.requestedType];
   organization.held -= price;
   const free = replayFor(state, organization, request.npi, batch.requestedType);
   const stored = storedFor(state, request.npi, batch.requestedType);
@@ -290,8 +291,4 @@ function organizationOf({ organizations }: ModelState, index: number): ModelOrga
   const organization = organizations[index];
   if (!organization) throw new Error(`the model knows no organization ${index}`);
   return organization;
-}
-
-function priceOf(requestedType: RequestedType): number {
-  return requestedType === 'personal' ? 3 : 1;
 }

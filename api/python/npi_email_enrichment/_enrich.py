@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Callable
 
 from ._connection import PATIENCE, Answer, Connection
@@ -12,7 +14,9 @@ from .errors import EnrichmentError
 from .types import CustomData, RequestedType, Result, WebhookTarget
 
 # Credits per email found, by requested type.
-PRICES = {"any": 1, "professional": 1, "personal": 3}
+PRICES: dict[str, int] = json.loads(
+    (Path(__file__).parent / "prices.json").read_text(encoding="utf-8")
+)
 # Number of NPIs in a batch.
 _BATCH = 60
 # A batch is submitted only while fewer NPIs than this are open. The service looks up 100 NPIs of
@@ -179,7 +183,8 @@ class _Run:
     def _above_maximum(self, following: _Chunk) -> EnrichmentError | None:
         """Returns the error if the next batch could exceed the limit on credits, or None."""
         begun = [chunk for chunk in self._chunks if chunk.batch_id or chunk is following]
-        price = PRICES.get(self._order.type, 1)
+        # The API rejects an unknown type, unless it is newer than this package.
+        price = PRICES.get(self._order.type, max(PRICES.values()))
         most = sum(chunk.credits_used + chunk.open * price for chunk in begun)
         if most <= self._order.max_credits:
             return None

@@ -90,7 +90,7 @@ test('every batch of a run has the webhook and the custom data of the options', 
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
-  const webhook = { url: 'https://example.com/hook', mode: 'batch' } as const;
+  const webhook = { url: 'https://receiver.example/hook', mode: 'batch' } as const;
   const customData = { order: 17 };
   await enrich(npisFrom(10_000, 61), { ...optionsOf(client, url), webhook, customData });
   const bodies = submits(passed).map(({ body }) => JSON.parse(body));

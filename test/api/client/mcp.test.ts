@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import test, { type ExecutionContext } from 'ava';
+import { PRICES } from '../../../api/client/index.ts';
 import packageJson from '../../../api/client/package.json' with { type: 'json' };
 import rootPackage from '../../../package.json' with { type: 'json' };
 import { installCommand } from '../../support/command.ts';
@@ -70,6 +71,11 @@ test.serial(
       tools.map(({ name }) => name),
       names,
     );
+    for (const [type, price] of Object.entries(PRICES))
+      t.regex(
+        tools[0]?.description ?? '',
+        new RegExp(`\\b${price} with (?:type )?${type}\\b`),
+      );
     // The client of the SDK checks each result against the schema of its tool.
     const use = async (name: string, args: Record<string, unknown> = {}) => {
       const { structuredContent } = await client.callTool({ name, arguments: args });

@@ -1,4 +1,5 @@
 import test, { type ExecutionContext } from 'ava';
+import { PRICES } from '../../../db/accounts/credits.ts';
 import { fresh } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { status } from '../../support/receiver.ts';
@@ -238,6 +239,8 @@ test('NPIs are submitted from the console, once per form', async (t) => {
   const visitor = await signedIn(t, client);
   const { text, token } = await visitor.get('/console/submit');
   const idempotency_key = /name="idempotency_key" value="([^"]+)"/.exec(text)?.[1] ?? '';
+  for (const [type, price] of Object.entries(PRICES))
+    t.regex(text, new RegExp(`value="${type}"[^:]*: ${price} credits?<`), type);
   const form = { form_token: token, idempotency_key, type: 'any' };
   const wrong = await visitor.post('/console/submit', {
     ...form,

@@ -4,6 +4,7 @@ import { json, text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { sign } from '../../../activities/webhooks/signature.ts';
+import { PRICES } from '../../../db/accounts/credits.ts';
 import {
   emailOf,
   npisFrom,
@@ -218,6 +219,13 @@ inPython('without enough credits, the package ends its submitted batches', async
   t.regex(error?.message ?? '', /60 credits/);
   const last = { total: 180, completed: 30, not_found: 30, credits_used: 30 };
   t.like(progress.at(-1), last);
+});
+
+inPython('the package knows the prices of the service', async (t) => {
+  const program = 'import json, npi_email_enrichment as p; print(json.dumps(p.PRICES))';
+  const env = { PYTHONPATH: PACKAGE, PYTHONDONTWRITEBYTECODE: '1' };
+  const child = spawn(python ?? '', ['-c', program], { env });
+  t.deepEqual(await json(child.stdout), PRICES);
 });
 
 inPython('the package submits no batch that could exceed max_credits', async (t) => {
