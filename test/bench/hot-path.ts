@@ -16,6 +16,7 @@ import {
   RULES,
   submitCommand,
 } from '../support/organization.ts';
+import { buildServedFiles } from '../support/servers.ts';
 import { startApi } from '../support/stack.ts';
 
 // `node test/bench/hot-path.ts [SECONDS]`: measures submits, polls, and admissions that need only
@@ -46,6 +47,7 @@ if (process.send) {
 }
 
 async function main(): Promise<void> {
+  await buildServedFiles();
   const server = await startPostgres({});
   try {
     await migrate(server.url);

@@ -30,6 +30,11 @@ export function takeServerFlag(given: string[]): boolean {
   );
 }
 
+/** Builds the files without which an API does not start. */
+export async function buildServedFiles(): Promise<void> {
+  await succeed('npm', ['run', 'build', '--prefix', ROOT], 'they cannot be built');
+}
+
 /** Does a part of the work and may report it. */
 type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
@@ -86,9 +91,7 @@ export async function startServers({
       return await Promise.all(starting);
     },
   );
-  await step('files that the API serves', () =>
-    succeed('npm', ['run', 'build', '--prefix', ROOT], 'they cannot be built'),
-  );
+  await step('files that the API serves', buildServedFiles);
   // Bundles once for all files, because each bundling takes seconds.
   const bundle = join(
     temporaryFolder((remove) => started.defer(remove)),
