@@ -274,7 +274,6 @@ const WHOLE_TABLES = Object.entries({
   statement_timeout: '15min',
   lock_timeout: '5s',
   work_mem: '256MB',
-  jit: 'off',
   parallel_setup_cost: '100',
   parallel_tuple_cost: '0.001',
 }).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);

@@ -41,6 +41,8 @@ export interface PostgresOptions {
    * The folder of the npm package with the binaries. Defaults to the dependency of this project.
    */
   readonly package?: string;
+  /** A folder with the programs of another PostgreSQL, which replaces `package`. */
+  readonly binaries?: string;
   readonly onLog?: (line: string) => void;
 }
 
@@ -59,14 +61,10 @@ interface Installation {
  * server does not start
  */
 export async function startPostgres(options: PostgresOptions) {
-  const {
-    dataDir,
-    port,
-    package: folder = findPackage(),
-    onLog: log = () => {},
-  } = options;
+  const { dataDir, port, onLog: log = () => {} } = options;
   const user = await serverUser();
-  const binaries = await findBinaries(user, folder, log);
+  const binaries =
+    options.binaries ?? (await findBinaries(user, options.package ?? findPackage(), log));
   const installation = { binaries, user, log };
   if (dataDir === undefined) return await startTemporary(installation, port);
   const place = await placeFor(resolve(dataDir), user, log);

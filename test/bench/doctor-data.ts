@@ -19,6 +19,30 @@ export async function fillDatabase(sql: Sql, count: number): Promise<void> {
   await sql`vacuum analyze`;
 }
 
+/**
+ * Adds 100,000 requests that wait, each with a pending delivery: 20 bulks of 50 for each of 100
+ * organizations. The triggers are off.
+ */
+export async function addWaiting(to: Sql): Promise<void> {
+  await to.begin(async (tx) => {
+    await tx`set local session_replication_role = replica`;
+    await tx`
+      insert into batches (id, organization_id, submitted_as, requested_type, total, webhook_url, webhook_mode,
+                           created_at, updated_at, deadline_at)
+      select 'bat_w' || n, 'org_01' || lpad((n % 100)::text, 24, '0'), 'bulk', 'any', 50, 'https://hooks.example/',
+             'real-time', now(), now(), now() + interval '15 min' from generate_series(1, 2000) n`;
+    await tx`
+      insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
+      select 'req_w' || b.id || '_' || p, b.id, organization_id, p, lpad((row_number() over ())::text, 10, '3'), 'any', 1,
+             'accepted', created_at, deadline_at
+        from batches b, generate_series(0, 49) p where b.id like 'bat_w%'`;
+    await tx`
+      insert into webhook_deliveries (id, batch_id, request_id, organization_id, state, created_at)
+      select 'msg' || id, batch_id, id, organization_id, 'pending', accepted_at from requests where id like 'req_w%'`;
+  });
+  await to`analyze`;
+}
+
 const ORGANIZATIONS = 100;
 /** Time-ordered, like real IDs. */
 const id = (prefix: string, number: string) =>

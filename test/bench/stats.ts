@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto';
-import postgres, { type Sql } from 'postgres';
+import postgres from 'postgres';
 import { openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
 import { readStats, type StatsRules } from '../../db/stats.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { fillDatabase } from './doctor-data.ts';
+import { addWaiting, fillDatabase } from './doctor-data.ts';
 
 /**
  * `node test/bench/stats.ts [REQUESTS]`: measures the Prometheus metrics from PostgreSQL on
@@ -32,7 +32,7 @@ const db = openDatabase({ url: url.href, poolSize: 1, applicationName: 'bench' }
 try {
   await fillDatabase(sql, count);
   await measure(`${count} requests`);
-  await addOpen(sql);
+  await addWaiting(sql);
   await measure('100,000 more that wait, each with a pending delivery');
 } finally {
   await db.close();
@@ -52,27 +52,6 @@ async function measure(what: string): Promise<void> {
   console.log(
     `${what}: figures ${median(figures)} ms; select count(*) from requests ${median(counts)} ms`,
   );
-}
-
-/** Adds bulks of 50 for 100 organizations, with triggers off. */
-async function addOpen(to: Sql): Promise<void> {
-  await to.begin(async (tx) => {
-    await tx`set local session_replication_role = replica`;
-    await tx`
-      insert into batches (id, organization_id, submitted_as, requested_type, total, webhook_url, webhook_mode,
-                           created_at, updated_at, deadline_at)
-      select 'bat_w' || n, 'org_01' || lpad((n % 100)::text, 24, '0'), 'bulk', 'any', 50, 'https://hooks.example/',
-             'real-time', now(), now(), now() + interval '15 min' from generate_series(1, 2000) n`;
-    await tx`
-      insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
-      select 'req_w' || b.id || '_' || p, b.id, organization_id, p, lpad((row_number() over ())::text, 10, '3'), 'any', 1,
-             'accepted', created_at, deadline_at
-        from batches b, generate_series(0, 49) p where b.id like 'bat_w%'`;
-    await tx`
-      insert into webhook_deliveries (id, batch_id, request_id, organization_id, state, created_at)
-      select 'msg' || id, batch_id, id, organization_id, 'pending', accepted_at from requests where id like 'req_w%'`;
-  });
-  await to`analyze`;
 }
 
 async function timed(work: () => Promise<unknown>): Promise<number> {

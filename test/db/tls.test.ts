@@ -85,6 +85,17 @@ async function isEncrypted(url: string): Promise<boolean> {
 
 const verified = (ca: string) => `sslmode=verify-full&sslrootcert=${join(folder, ca)}`;
 
+test.serial('PostgreSQL does not compile our queries, with TLS or without', async (t) => {
+  const [byDefault] = await withSql(server.url, (sql) => sql`show jit`);
+  t.deepEqual(byDefault, { jit: 'on' });
+  for (const parameters of ['sslmode=disable', verified('ca.pem')]) {
+    const url = urlWith(parameters);
+    const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+    t.teardown(() => db.close());
+    t.deepEqual(await run(db)`show jit`, [{ jit: 'off' }]);
+  }
+});
+
 test.serial('sslmode and sslrootcert in DATABASE_URL work as in psql', async (t) => {
   t.true(await isEncrypted(urlWith(verified('ca.pem'))));
   await t.notThrowsAsync(migrate(urlWith(verified('ca.pem'))));

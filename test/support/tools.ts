@@ -1,4 +1,5 @@
-import { join } from 'node:path';
+import { globSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../../deploy/local/processes.ts';
 import {
@@ -7,7 +8,7 @@ import {
   findTemporalServer,
   type ProgramSearch,
 } from '../../deploy/local/programs.ts';
-import { findPackages } from './installed.ts';
+import { findPackages, succeed } from './installed.ts';
 import { findPython } from './python.ts';
 import { findTestServer } from './test-server.ts';
 
@@ -37,6 +38,25 @@ async function findPostgresqlClients(): Promise<string> {
   const where = 'import embedded_postgres; print(embedded_postgres.__path__[0])';
   const { output } = await run(interpreter, ['-W', 'ignore', '-c', where], {});
   return join(output, 'pginstall', 'bin');
+}
+
+/** The places of Debian's packages, with the library that compiles queries. */
+const LLVM_LIBRARIES = '/usr/lib/postgresql/*/lib/llvmjit.so';
+const INSTALL_POSTGRESQL =
+  'apt-get update && apt-get install --yes --no-install-recommends postgresql';
+
+/**
+ * Returns the folder with the programs of a PostgreSQL that can compile queries, which those of npm
+ * and Python cannot. Installs Debian's package if it is missing, which needs root.
+ */
+async function findCompilingPostgresql(): Promise<string> {
+  if (globSync(LLVM_LIBRARIES).length === 0) {
+    const command = `export DEBIAN_FRONTEND=noninteractive; ${INSTALL_POSTGRESQL}`;
+    await succeed('/bin/sh', ['-c', command], `"${INSTALL_POSTGRESQL}" failed`);
+  }
+  const [library] = globSync(LLVM_LIBRARIES);
+  if (library === undefined) throw new Error("the system's PostgreSQL has no LLVM");
+  return join(dirname(library), '..', 'bin');
 }
 
 /** Builds postgres_exporter from its folder, because not every proxy lists its versions. */
@@ -69,6 +89,7 @@ export const TOOLS = {
   grafanaPackages: () => packages('monitoring/package-lock.json'),
   postgresqlPackages: () => packages('postgresql/package-lock.json'),
   postgresqlClients: findPostgresqlClients,
+  compilingPostgresql: findCompilingPostgresql,
   kustomize: () => built('kustomize', 'sigs.k8s.io/kustomize/kustomize/v5', 'v5.7.1'),
   compose: () => built('compose', 'github.com/compose-spec/compose-go/v2/cmd', 'v2.16.2'),
   /** The definitions of the Prometheus Operator's resources. */
