@@ -8,9 +8,10 @@ import {
 } from '@temporalio/common';
 import type { ActivityInboundCallsInterceptor } from '@temporalio/worker';
 import type { Logger } from 'pino';
-import { DatabaseError, Refusal } from '../db/errors.ts';
+import { DatabaseError, Refusal, type RefusalCode } from '../db/errors.ts';
 import { isId } from '../db/ids.ts';
 import type { BreakerChange, CallOutcome } from '../db/lookups/sources.ts';
+import { count } from '../db/metrics.ts';
 import { spanIdOf, spans, traced } from '../db/traces.ts';
 import { wordOf } from './http/client.ts';
 import type { RegistryStep } from './person/registry.ts';
@@ -52,6 +53,7 @@ export function failureInterceptor(
         try {
           return await next(input);
         } catch (error) {
+          if (error instanceof Refusal) reportLoss(error.code, info, log);
           throw toFailure(error, log);
         } finally {
           atWork.delete(running);
@@ -74,6 +76,29 @@ function spanOf(
   if (!spans.hasSubscribers || !isId('bat', batchId)) return { name };
   const attributes = { workflow_id: workflowId, run_id: runId, attempt };
   return { name, batchId, parentId: spanIdOf(requestId), attributes };
+}
+
+/**
+ * Work that PostgreSQL does not know, although it was committed before its workflow started. So
+ * PostgreSQL has lost changes.
+ */
+const LOST: Partial<Record<RefusalCode, string>> = {
+  batch_missing: 'batch',
+  request_missing: 'request',
+  delivery_missing: 'delivery',
+};
+
+/** Counts and logs an activity whose batch, request, or delivery is lost. */
+function reportLoss(code: RefusalCode, info: Info, log: Logger): void {
+  const what = LOST[code];
+  if (what === undefined) return;
+  count('npe_lost_work_total', { what });
+  // Empty for an activity that runs inside the workflow task.
+  const organization_id = info.priority?.fairnessKey || undefined;
+  log.error(
+    { what, activity: info.activityType, organization_id },
+    'PostgreSQL has lost work that a workflow continues; see deploy/runbooks/postgresql-restored.md',
+  );
 }
 
 function toFailure(error: unknown, log: Logger): unknown {

@@ -22,8 +22,7 @@ for (const [name, { labels, help, buckets }] of Object.entries(METRICS.timed)) {
   histograms.set(name, new Histogram({ name, help, labelNames: labels, buckets }));
 }
 
-// Prometheus sees no increase if a counter's first value is above 0. So these counters start at 0
-// before the first request ends.
+// Prometheus sees no increase if a counter's first value is above 0. So these counters start at 0.
 const SETTLED = 'npe_requests_settled_total';
 for (const sandbox of ['true', 'false']) {
   for (const replayed of ['true', 'false']) {
@@ -34,6 +33,10 @@ for (const sandbox of ['true', 'false']) {
   for (const status of ['not_found', 'failed']) {
     count(SETTLED, { status, email_type: 'none', replayed: 'false', sandbox }, 0);
   }
+}
+
+for (const what of ['batch', 'request', 'delivery']) {
+  count('npe_lost_work_total', { what }, 0);
 }
 
 /** Increases a counter. Call it once per event, after the event's transaction is committed. */

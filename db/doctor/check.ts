@@ -25,7 +25,7 @@ export interface CheckResult {
   readonly title: string;
   readonly explanation: string;
   readonly findings: number;
-  /** Up to five ids (by default) of rows that the check found, sorted. */
+  /** Up to five ids (by default) of rows that the check found, sorted. `batch_lost` has all. */
   readonly examples: readonly string[];
 }
 

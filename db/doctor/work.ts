@@ -221,6 +221,18 @@ const RIGHTS: Pass = {
   },
 };
 
+/** Returns those of the given ids that are not the id of a batch. */
+export async function listUnknownBatches(
+  db: Database,
+  ids: readonly string[],
+): Promise<string[]> {
+  const rows = await run<{ id: string }>(db)`
+    select id
+      from unnest(${sql.param(ids)}::text[]) id
+     where not exists (select from batches b where b.id = id.id)`;
+  return rows.map(({ id }) => id);
+}
+
 const OPEN = sql`b.completed_count < b.total`;
 
 /**

@@ -136,9 +136,8 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   // client takes longer than running a command that does not need it.
   const { lazyClient, messageOf, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  const { checkFairness, checkWorkers, checkWorkflows, unreachable } = await import(
-    '../temporal/doctor.ts'
-  );
+  const { checkFairness, checkLostBatches, checkWorkers, checkWorkflows, unreachable } =
+    await import('../temporal/doctor.ts');
   const { taskQueue, temporalEnvironment } = config;
   const target = temporalTarget(temporalEnvironment);
   const client = lazyClient(target);
@@ -147,7 +146,11 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   try {
     const trouble = await temporalTrouble(target);
     if (trouble) return { checks: [unreachable(trouble.message), workers], notes: [] };
-    const checks = [...(await checkWorkflows(db, client, taskQueue)), workers];
+    const checks = [
+      ...(await checkWorkflows(db, client, taskQueue)),
+      await checkLostBatches(db, client, taskQueue),
+      workers,
+    ];
     const fairness = await checkFairness(target, taskQueue);
     if (fairness === null) return { checks, notes: [FAIRNESS_UNKNOWN] };
     return { checks: [...checks, fairness], notes: [] };

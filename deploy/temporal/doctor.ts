@@ -6,7 +6,7 @@ import {
   GRACE_SECONDS,
   resultOf,
 } from '../../db/doctor/check.ts';
-import { listWork } from '../../db/doctor/work.ts';
+import { listUnknownBatches, listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { queuesOf, WORKFLOWS } from '../../workflows/messages.ts';
 import {
@@ -76,6 +76,48 @@ export async function checkWorkflows(
     found('workflow_task_failing', failing, { times: FAILING_ATTEMPTS - 1 }),
     found('schedule_not_running', await idleSchedules(client, taskQueue)),
   ];
+}
+
+/**
+ * How far back lost batches are looked for. By default, a namespace keeps closed workflows for this
+ * time.
+ */
+const LOST_MS = 72 * 3_600_000;
+/** The number of ids that are compared with PostgreSQL at once. */
+const COMPARED = 1000;
+
+/**
+ * Finds batches whose workflow started within 72 hours and that PostgreSQL does not know. The batch
+ * was committed before its workflow started, so PostgreSQL has lost it. The name of the organization
+ * comes from the memo of the workflow.
+ */
+export async function checkLostBatches(
+  db: Database,
+  client: Client,
+  taskQueue: string,
+): Promise<CheckResult> {
+  const since = new Date(Date.now() - LOST_MS).toISOString();
+  const query = `WorkflowType = '${WORKFLOWS.batch}' and StartTime > '${since}' and ${onOurQueues(taskQueue)}`;
+  const lost = new Set<string>();
+  const compare = async (page: ReadonlyMap<string, string>) => {
+    for (const id of await listUnknownBatches(db, [...page.keys()])) {
+      lost.add(page.get(id) ?? id);
+    }
+  };
+  let page = new Map<string, string>();
+  for await (const { workflowId, memo, startTime } of client.workflow.list({ query })) {
+    const organization = memo?.organization_id ?? 'an unknown organization';
+    page.set(
+      workflowId,
+      `${workflowId} of ${organization} at ${startTime.toISOString()}`,
+    );
+    if (page.size < COMPARED) continue;
+    await compare(page);
+    page = new Map();
+  }
+  await compare(page);
+  const examples = [...lost].sort();
+  return resultOf('batch_lost', { findings: examples.length, examples });
 }
 
 /**

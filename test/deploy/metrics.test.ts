@@ -1,9 +1,12 @@
 import { readFile } from 'node:fs/promises';
+import { isDeepStrictEqual } from 'node:util';
 import { register } from '@prometheus-io/client';
 import { Client, Connection } from '@temporalio/client';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { startBatch } from '../../api/temporal.ts';
 import { openDatabase } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
 import METRICS from '../../db/metrics.json' with { type: 'json' };
 import { countCall } from '../../db/metrics.ts';
 import { settle } from '../../db/requests/settle.ts';
@@ -11,12 +14,18 @@ import type { StatsRules } from '../../db/stats.ts';
 import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
 import { healthOf, serveMetrics, statsOf } from '../../deploy/metrics.ts';
+import { checkLostBatches } from '../../deploy/temporal/doctor.ts';
 import manifest from '../../package.json' with { type: 'json' };
 import { fresh } from '../support/database.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
-import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.ts';
+import {
+  closedUrl,
+  createScriptedVendor,
+  foundStep,
+  heldScript,
+} from '../support/vendors.ts';
 
 // Tests the metrics that Prometheus reads over HTTP. This process has all counters of the service,
 // so tests compare how much they have grown.
@@ -44,7 +53,10 @@ const IN_TROUBLE = [
 
 const vendor = createScriptedVendor('good');
 const broken = createScriptedVendor('bad');
-const stack = fresh(test, () => startStack({ providers: [vendor, broken] }));
+const lines: string[] = [];
+const stack = fresh(test, () =>
+  startStack({ providers: [vendor, broken], onLog: (line) => lines.push(line) }),
+);
 const workers = fresh(test, async () => workerProcesses());
 const STATS_RULES: StatsRules = {
   sources: [
@@ -371,6 +383,71 @@ test.serial(
     t.deepEqual(await look(() => new Promise(() => {})), [
       'npe_ready{reason="timeout"} 0',
     ]);
+  },
+);
+
+test.serial(
+  'batches that PostgreSQL has lost are counted, logged, and named with their organization',
+  async (t) => {
+    const client = await stack.organization(10);
+    const { organizationId } = client;
+    const [finished, running] = ['2000000085', '2000000093'] as const;
+    const { script, release } = heldScript(foundStep(running));
+    vendor.script(finished, () => foundStep(finished));
+    vendor.script(running, script);
+    const ended = (await client.single({ npi: finished })).json.batch_id;
+    await client.completed(ended);
+    const open = (await client.single({ npi: running })).json;
+    await eventually(async () => vendor.asked(running, 'submit') || null);
+    const before = parse(await scrape());
+    // PostgreSQL goes back to a moment before these submits.
+    await stack.db.drizzle.transaction(async (tx) => {
+      await tx.execute(sql`set local session_replication_role = replica`);
+      await tx.execute(
+        sql`delete from requests where organization_id = ${organizationId}`,
+      );
+      await tx.execute(
+        sql`delete from batches where organization_id = ${organizationId}`,
+      );
+    });
+    release();
+    // The workflow of this batch starts after the loss.
+    const late = newId('bat');
+    const start = { batchId: late, organizationId, npis: [running] };
+    await startBatch(stack.client, stack.taskQueue, {
+      ...start,
+      submittedAs: 'single',
+      requestedType: 'any',
+    });
+    const [request] = open.requests;
+    // The log cannot name the organization of an activity that runs inside the workflow task.
+    const losses = [
+      `${open.batch_id} ${organizationId}`,
+      `${request?.request_id} ${organizationId}`,
+      `${late} undefined`,
+    ].sort();
+    await eventually(async () => {
+      const logged = lines
+        .map((line) => JSON.parse(line) as Record<string, string>)
+        .filter(({ msg }) => msg?.startsWith('PostgreSQL has lost work'))
+        .map((line) => `${line.workflow_id} ${line.organization_id}`);
+      return isDeepStrictEqual([...new Set(logged)].sort(), losses) || null;
+    });
+    const now = await grown(before);
+    const lost = (what: string) => now[`npe_lost_work_total{what="${what}"}`] ?? 0;
+    t.true(lost('request') > 0);
+    t.true(lost('batch') > 0);
+    t.is(lost('delivery'), 0);
+
+    const check = await eventually(async () => {
+      const found = await checkLostBatches(stack.db, stack.client, stack.taskQueue);
+      return found.findings === 3 ? found : null;
+    });
+    const named = check.examples.map((one) => one.replace(/ at \d{4}-.*Z$/, ''));
+    t.deepEqual(
+      named,
+      [ended, open.batch_id, late].map((id) => `${id} of ${organizationId}`).sort(),
+    );
   },
 );
 
