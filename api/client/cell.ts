@@ -35,14 +35,23 @@ export function readNpi(cell: string): Reading {
   };
 }
 
-/** Removes everything around the number that is not visible or has no meaning. */
-function plain(cell: string): string {
+/**
+ * Removes everything around the text of a cell that is not visible, or that a spreadsheet added:
+ * spaces, marks, quotes, and the `=` before a quoted text.
+ */
+export function bare(cell: string): string {
   return cell
     .normalize('NFKC')
     .replace(/\p{Cf}/gu, '')
     .trim()
     .replace(/^=(?=["\d])/, '')
-    .replace(/^['"\u2018\u2019]+|['"]+$/g, '')
+    .replace(/^['"\u2018\u2019]+|(?<!['"])['"]+$/g, '')
+    .trim();
+}
+
+/** Removes the word before an NPI, as in `NPI: 2000000010`. */
+function plain(cell: string): string {
+  return bare(cell)
     .replace(/^npi\b(?:\s*(?:number|no\.?))?\s*[:#]?\s*/i, '')
     .trim();
 }

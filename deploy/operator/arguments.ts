@@ -1,7 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { decode } from '../../api/client/decode.ts';
 import { printable } from '../../api/client/printable.ts';
+import { UsageError } from '../../api/client/usage-error.ts';
 import { findOrganizations } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
@@ -167,10 +169,16 @@ export function accountable(
  * command line, because other users can see it, and shells store it in their history.
  */
 export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
-  return (text) => {
-    if (text === '-') return parse(readFileSync(0, 'utf8'));
-    return parse(text);
-  };
+  return (text) => parse(text === '-' ? readStdin() : text);
+}
+
+function readStdin(): string {
+  try {
+    return decode('stdin', readFileSync(0)).text;
+  } catch (error) {
+    if (error instanceof UsageError) throw new InvalidArgumentError(error.message);
+    throw error;
+  }
 }
 
 /** The options of every command that lists rows. */

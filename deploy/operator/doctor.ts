@@ -1,12 +1,14 @@
 import type { Command } from 'commander';
+import { registrableDomain } from '../../activities/verification/domains.ts';
 import { printable } from '../../api/client/printable.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
-import type { CheckResult } from '../../db/doctor/check.ts';
+import { type CheckResult, found } from '../../db/doctor/check.ts';
 import { diagnose, REPAIRABLE, repair } from '../../db/doctor/doctor.ts';
 import { checkProcesses } from '../../db/doctor/processes.ts';
 import { checkServer } from '../../db/doctor/server.ts';
 import { DatabaseError } from '../../db/errors.ts';
+import { listSuppressions } from '../../db/privacy/suppressions.ts';
 import { noteDoctor } from '../../db/routines.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { explain } from '../problem.ts';
@@ -15,6 +17,8 @@ import { counted, type Part, type Report, type Run, table } from './print.ts';
 
 /** The maximum number of findings that `--fix` repairs for each check. */
 const MAX_REPAIRS = 1000;
+/** The number of suppressed domains that are checked, the newest first. */
+const MAX_DOMAINS = 100_000;
 /** Number of example ids that are printed for each check with findings. */
 const SHOWN = 3;
 
@@ -68,7 +72,7 @@ async function examine(
 }
 
 async function diagnoseOnly(db: Database, config: Config): Promise<Checked> {
-  return { checks: await diagnose(db, config), notes: [] };
+  return { checks: await checkData(db, config), notes: [] };
 }
 
 /**
@@ -80,7 +84,7 @@ async function checkService(
   config: Config,
   server: readonly CheckResult[],
 ): Promise<Checked> {
-  const checks = await diagnose(db, config);
+  const checks = await checkData(db, config);
   const temporal = await checkTemporal(db, config);
   checks.push(...temporal.checks);
   const notes = [...temporal.notes];
@@ -93,6 +97,22 @@ async function checkService(
   else await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
   checks.push(...(await checkProcesses(db)));
   return { checks, notes };
+}
+
+async function checkData(db: Database, config: Config): Promise<CheckResult[]> {
+  const checks = await diagnose(db, config);
+  return [...checks, await checkSuppressedDomains(db)];
+}
+
+/**
+ * Finds suppressed domains without a public suffix. Earlier imports stored an NPI that they could
+ * not read as such a domain. `suppress add` and imports reject it now.
+ */
+async function checkSuppressedDomains(db: Database): Promise<CheckResult> {
+  const domains = await listSuppressions(db, 'domain', MAX_DOMAINS);
+  const values = domains.map(({ value }) => value);
+  const unusable = values.filter((domain) => registrableDomain(domain) === null);
+  return found('suppression_without_suffix', unusable.sort());
 }
 
 function reportOf(

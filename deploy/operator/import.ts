@@ -22,11 +22,12 @@ import {
   ACCEPTABLE,
   domainRows,
   emailRows,
-  identify,
   importRows,
   type RowImport,
+  readRows,
   SOURCE_NAME,
   suppressionRows,
+  Tally,
 } from './rows.ts';
 
 interface RowOptions extends ChangedBy {
@@ -185,13 +186,19 @@ async function checkFile<T extends object>(
   { verdicts }: RowOptions,
   work: RowImport<T>,
 ): Promise<Report> {
-  const counts: Record<string, number> = {};
+  const tally = new Tally();
   const accept = async (rows: readonly T[]) => rows.map(() => ACCEPTABLE);
   const { rehearse = accept } = work;
-  await importRows({ ...work, store: rehearse }, path, verdicts, counts);
-  const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const data = { rows, verdicts: counts };
-  return { data, parts: [fields({ rows, ...counts }), 'Nothing was stored.'] };
+  const file = await readRows(path);
+  await importRows({ ...work, store: rehearse }, file, verdicts, tally);
+  const { rows, counts, refused } = tally;
+  const data = { rows, verdicts: counts, refused };
+  const parts = [
+    fields({ rows, ...counts }),
+    ...refusalsOf(tally),
+    'Nothing was stored.',
+  ];
+  return { data, parts, exitCode: exitCodeOf(tally) };
 }
 
 async function importFile<T extends object>(
@@ -201,28 +208,31 @@ async function importFile<T extends object>(
   { verdicts, actor, reason }: RowOptions,
   work: RowImport<T>,
 ): Promise<Report> {
-  const file = await identify(path);
-  const { id } = await beginImport(db, { actor, reason }, kind, file);
-  const counts: Record<string, number> = {};
+  const file = await readRows(path);
+  const { name, fingerprint } = file;
+  const { id } = await beginImport(db, { actor, reason }, kind, { name, fingerprint });
+  const tally = new Tally();
   try {
-    await importRows(work, path, verdicts, counts);
+    await importRows(work, file, verdicts, tally);
   } catch (error) {
     // If this fails too, because PostgreSQL is down, the next import of the same file marks this
     // import as failed.
-    await endImport(db, id, 'failed', counts).catch(() => {});
+    await endImport(db, id, 'failed', tally.counts).catch(() => {});
     throw error;
   }
+  const { rows, counts, refused } = tally;
   await endImport(db, id, 'done', counts);
-  const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const data = { id, file: file.name, rows, verdicts: counts };
-  const parts: Part[] = [fields({ import: id, file: file.name, rows, ...counts })];
+  const data = { id, file: name, rows, verdicts: counts, refused };
+  const parts: Part[] = [fields({ import: id, file: name, rows, ...counts })];
+  parts.push(...refusalsOf(tally));
   if (verdicts === undefined) {
     parts.push('To list the verdict of each row, add --verdicts FILE.');
   } else {
     parts.push(`The verdict of each row is in ${verdicts}`);
   }
+  const exitCode = exitCodeOf(tally);
   const { unconfirmed: skipped = new Set<string>() } = work;
-  if (skipped.size === 0) return { data, parts };
+  if (skipped.size === 0) return { data, parts, exitCode };
   const domains = [...skipped].sort();
   const reach = await countDomains(db, domains);
   const unconfirmed = { domains, ...reach };
@@ -230,5 +240,21 @@ async function importFile<T extends object>(
     fields({ 'not suppressed': domains.join(', '), ...reach }),
     'Rows with free-mail domains were skipped. Add --yes to suppress these domains too.',
   );
-  return { data: { ...data, unconfirmed }, parts, exitCode: 1 };
+  return { data: { ...data, unconfirmed }, parts, exitCode };
+}
+
+/** The maximum number of refused rows that are printed as text. */
+const MAX_REFUSED = 20;
+
+/** Returns the lines of the refused rows for printing. Values are personal data, so none is shown. */
+function refusalsOf({ refused }: Tally): Part[] {
+  if (refused.length === 0) return [];
+  const parts: Part[] = ['REFUSED ROWS', table(refused.slice(0, MAX_REFUSED))];
+  const more = refused.length - MAX_REFUSED;
+  if (more > 0) parts.push(`${more} more rows were refused.`);
+  return parts;
+}
+
+function exitCodeOf({ refused }: Tally): 0 | 1 {
+  return refused.length === 0 ? 0 : 1;
 }

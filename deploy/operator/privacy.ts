@@ -1,6 +1,7 @@
 import { type Command, Option } from 'commander';
 import { isFreeMail, registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
+import { bare, readNpi } from '../../api/client/cell.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { type Database, transaction } from '../../db/client.ts';
 import {
@@ -135,9 +136,11 @@ function asked(parent: Command, name: string, description: string): Command {
 }
 
 const dataSubject = parser(SUBJECT, (text): DataSubject | null => {
-  const trimmed = text.trim();
-  if (NPI.test(trimmed)) return { npi: trimmed };
-  const address = parseAddress(trimmed);
+  const value = bare(text);
+  // A customer may have submitted an NPI with a wrong check digit.
+  const npi = NPI.test(value) ? value : readNpi(value).npi;
+  if (npi !== null) return { npi };
+  const address = parseAddress(value);
   if (address === null) return null;
   return { email: address.email };
 });
@@ -166,7 +169,7 @@ function addSuppressCommands(program: Command, run: Run): void {
     'remove',
     'end a suppression, even one from an erasure; vendors may then return the address again',
   )
-    .argument('<TARGET>', TARGET, orStdin(target))
+    .argument('<TARGET>', TARGET, orStdin(storedTarget))
     .action((which: SuppressionTarget, by: ChangedBy) =>
       run((db) => removeTarget(db, by, which)),
     );
@@ -222,9 +225,26 @@ async function removeTarget(
   return { data: { ...which, outcome: `removed; it came from: ${origin}` } };
 }
 
-const target = parser(`${TARGET}; not a suffix such as co.uk`, (text) => {
-  const trimmed = text.trim();
-  return TARGETS[guessWord(trimmed)](trimmed);
+const target = parser(
+  `${TARGET}; not a mistyped NPI, and not a suffix such as co.uk`,
+  (text) => {
+    const value = bare(text);
+    return TARGETS[guessWord(value)](value);
+  },
+);
+
+/**
+ * Parses the target of a stored suppression, in the form in which `suppress list` shows it. Earlier
+ * imports also stored mistyped NPIs, and NPIs that they had read as domains.
+ */
+const storedTarget = parser(TARGET, (text) => {
+  const value = bare(text);
+  if (NPI.test(value)) return { kind: 'npi', value };
+  const domain = domainOf(value);
+  if (domain !== null && registrableDomain(domain) === null) {
+    return { kind: 'domain', value: domain };
+  }
+  return TARGETS[guessWord(value)](value);
 });
 
 const SHA256 = /^[0-9a-f]{64}$/i;
@@ -232,7 +252,7 @@ const SHA256 = /^[0-9a-f]{64}$/i;
 export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
 
 /**
- * A parser for each kind of target. It gets a trimmed text, and returns null if the text is not of
+ * A parser for each kind of target. It gets a bare text, and returns null if the text is not of
  * this kind. The parser of email addresses returns only a hash, so that no other code handles the
  * address.
  */
@@ -240,8 +260,8 @@ export const TARGETS: Readonly<
   Record<TargetWord, (text: string) => SuppressionTarget | null>
 > = {
   npi(text) {
-    if (!NPI.test(text)) return null;
-    return { kind: 'npi', value: text };
+    const { npi } = readNpi(text);
+    return npi === null ? null : { kind: 'npi', value: npi };
   },
   sha256(text) {
     if (!SHA256.test(text)) return null;
@@ -253,12 +273,17 @@ export const TARGETS: Readonly<
     return { kind: 'email', value: hashAddress(address.email) };
   },
   domain(text) {
-    const domain = parseAddress(`x@${text}`)?.domain;
-    // Suppressing a suffix such as `com` or `co.uk` would hide all domains below it.
-    if (domain === undefined || isSuffix(domain)) return null;
+    const domain = domainOf(text);
+    // Without a public suffix, it is a name or a number that the objection meant. Suppressing a
+    // suffix such as `com` or `co.uk` would hide all domains below it.
+    if (domain === null || registrableDomain(domain) === null) return null;
     return { kind: 'domain', value: domain };
   },
 };
+
+function domainOf(text: string): string | null {
+  return parseAddress(`x@${text}`)?.domain ?? null;
+}
 
 /**
  * Returns true if the target is a free-mail domain. Suppressing it would hide the addresses of very
@@ -268,22 +293,16 @@ export function isFreeMailTarget({ kind, value }: SuppressionTarget): boolean {
   return kind === 'domain' && isFreeMail(value);
 }
 
-/**
- * Guesses the kind of a target. Ten digits are an NPI, 64 hex digits are the SHA-256 of an address,
- * and a text with `@` is an address. Anything else is a domain.
- */
-export function guessWord(text: string): TargetWord {
-  if (NPI.test(text)) return 'npi';
-  if (SHA256.test(text)) return 'sha256';
-  if (text.includes('@')) return 'email';
-  return 'domain';
-}
+/** Matches a text without letters, except the exponent of a number such as 2.0E+09. */
+const NUMBER = /^\P{L}*(?:e\P{L}*)?$/iu;
 
 /**
- * Returns true if a domain is in the Public Suffix List, such as `com` or `co.uk`. An unknown
- * top-level domain is not in the list. Suppressing it does no harm, because no mailboxes exist
- * below it.
+ * Guesses the kind of a target. 64 hex digits are the SHA-256 of an address, and a text with `@` is
+ * an address. A number is an NPI, even if it is mistyped. Anything else is a domain.
  */
-function isSuffix(domain: string): boolean {
-  return registrableDomain(domain) === null && registrableDomain(`x.${domain}`) !== null;
+export function guessWord(text: string): TargetWord {
+  if (SHA256.test(text)) return 'sha256';
+  if (text.includes('@')) return 'email';
+  if (readNpi(text).npi !== null || NUMBER.test(text)) return 'npi';
+  return 'domain';
 }

@@ -1,17 +1,18 @@
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { type FileHandle, open, stat } from 'node:fs/promises';
+import { type FileHandle, open, readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
-import { pipeline } from 'node:stream/promises';
 import { isEmployerDomain } from '../../activities/person/employer-domains.ts';
 import { mismatchOf } from '../../activities/person/identity.ts';
-import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { buildSubject } from '../../activities/person/subject.ts';
 import { registrableDomain } from '../../activities/verification/domains.ts';
 import { classify } from '../../activities/verification/email-type.ts';
 import { ownerOf } from '../../activities/verification/local-part.ts';
 import { look } from '../../activities/verification/looks.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
+import { bare, readNpi } from '../../api/client/cell.ts';
+import { parseCsv, type Row } from '../../api/client/csv.ts';
+import { decode } from '../../api/client/decode.ts';
+import { UsageError } from '../../api/client/usage-error.ts';
 import type { Database } from '../../db/client.ts';
 import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 import {
@@ -27,24 +28,32 @@ import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts'
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { isDay, parseMoment } from '../config/values.ts';
-import { CsvReader, type CsvRecord, MAX_VALUE_LENGTH } from '../nppes/csv.ts';
+import { MAX_VALUE_LENGTH } from '../nppes/csv.ts';
 import {
   cannotOpen,
   ImportProblem,
   orImportProblem,
   requireOther,
 } from '../nppes/layout.ts';
-import { NPI } from './arguments.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
-// Imports a CSV file, and gives each row a verdict, such as `stored`. Files may have any size,
-// because only a thousand rows are processed at a time.
+// Imports a CSV file, and gives each row a verdict, such as `stored`. The client's reader reads the
+// file, so the operator's files may have every form that customers' files may have.
 
-interface Row {
-  /** The number of the row's first line in the file, from 1. */
+/** A CSV file of the operator. */
+export interface RowFile {
+  readonly path: string;
+  /** The name of the file, without its folder. */
+  readonly name: string;
+  /** A hash of the file's content. */
+  readonly fingerprint: string;
+  readonly rows: readonly Row[];
+}
+
+/** A row with its verdict. */
+interface Judged {
   readonly line: number;
-  /** The trimmed values. The list is empty if the row is broken. */
-  readonly cells: readonly string[];
+  readonly verdict: string;
 }
 
 /** Returns the value of a column, or an empty text if the file does not have this column. */
@@ -57,7 +66,9 @@ export interface RowImport<T extends object> {
   /** If the first row contains all of these names, it is a header. */
   readonly header: readonly string[];
   /** Returns an error message if the first row can be neither a header nor data, otherwise null. */
-  refuses?(first: Row): string | null;
+  refuses?(first: readonly string[]): string | null;
+  /** The verdicts of rows that were stored, or were known already. Other rows were refused. */
+  readonly accepted: readonly string[];
   /** The free-mail domains that were not stored because `--yes` is missing. `judge` adds them. */
   readonly unconfirmed?: ReadonlySet<string>;
   /** Checks a row. @returns the value to store, or a verdict if the row is not stored */
@@ -72,31 +83,73 @@ export interface RowImport<T extends object> {
 export const ACCEPTABLE = 'acceptable';
 
 const MAX_BATCH_ROWS = 1000;
+/** About a million rows. Larger files would not fit into memory. */
+const MAX_BYTES = 100_000_000;
+
+/** The verdicts of an import. An import that fails has those of the rows before the failure. */
+export class Tally {
+  /** The number of rows by verdict. */
+  readonly counts: Record<string, number> = {};
+  /** The rows that were refused. */
+  readonly refused: Judged[] = [];
+
+  get rows(): number {
+    return Object.values(this.counts).reduce((sum, count) => sum + count, 0);
+  }
+
+  add({ line, verdict }: Judged, accepted: readonly string[]): void {
+    this.counts[verdict] = (this.counts[verdict] ?? 0) + 1;
+    const isAccepted = verdict === ACCEPTABLE || accepted.includes(verdict);
+    if (!isAccepted) this.refused.push({ line, verdict });
+  }
+}
+
+/** Reads a file. @throws {ImportProblem} if it cannot be read, or is not a CSV file */
+export async function readRows(path: string): Promise<RowFile> {
+  const status = await orImportProblem(stat(path), cannotOpen(path));
+  if (status.isDirectory()) {
+    throw new ImportProblem(`${path} is a folder; give a csv file`);
+  }
+  if (status.size > MAX_BYTES) {
+    throw new ImportProblem(`${path} has more than 100 MB; split it into smaller files`);
+  }
+  const bytes = await orImportProblem(readFile(path), cannotOpen(path));
+  const fingerprint = createHash('sha256').update(bytes).digest('hex');
+  try {
+    const { rows } = parseCsv(path, decode(path, bytes));
+    if (rows.length === 0) throw new UsageError(`${path} has no rows.`);
+    return { path, name: basename(path), fingerprint, rows };
+  } catch (error) {
+    if (error instanceof UsageError) throw new ImportProblem(error.message);
+    throw error;
+  }
+}
 
 /**
- * Imports a file.
+ * Imports the rows of a file.
  * @param verdictsPath path of the file to which the line number and verdict of each row are written
- * @param counts an object to which the number of rows per verdict is added during the import
- * @throws {ImportProblem} if a file cannot be read or written, or has the wrong content
+ * @param tally gets the verdicts during the import
+ * @throws {ImportProblem} if the first row is neither a header nor data, or the verdicts cannot be
+ * written
  */
 export async function importRows<T extends object>(
   work: RowImport<T>,
-  path: string,
+  { path, rows }: RowFile,
   verdictsPath: string | undefined,
-  counts: Record<string, number>,
+  tally: Tally,
 ): Promise<void> {
   const output =
     verdictsPath === undefined ? null : await openVerdicts(path, verdictsPath);
   try {
-    let places: readonly string[] | null = null;
-    for await (const rows of readRows(path)) {
-      places ??= takeHeader(work, rows);
-      const verdicts = await judgeAndStore(work, places, rows);
-      for (const verdict of verdicts) counts[verdict] = (counts[verdict] ?? 0) + 1;
-      const lines = rows.map(({ line }, n) => `${line},${verdicts[n]}\n`);
+    const names = namesOf(work, rows);
+    const data = names === null ? rows : rows.slice(1);
+    for (let at = 0; at < data.length; at += MAX_BATCH_ROWS) {
+      const batch = data.slice(at, at + MAX_BATCH_ROWS);
+      const judged = await judgeAndStore(work, names ?? work.columns, batch);
+      for (const one of judged) tally.add(one, work.accepted);
+      const lines = judged.map(({ line, verdict }) => `${line},${verdict}\n`);
       await output?.write(lines.join(''));
     }
-    if (places === null) throw new ImportProblem(`${path} has no rows; check the file`);
   } finally {
     await output?.close();
   }
@@ -114,90 +167,51 @@ async function openVerdicts(path: string, verdictsPath: string): Promise<FileHan
 }
 
 /**
- * Removes the header from the rows, if the first row is one.
- * @returns the names of the columns, in the order of the file
+ * Returns the names of the columns if the first row is a header, or null if it is data.
  * @throws {ImportProblem} if the first row can be neither a header nor data
  */
-function takeHeader<T extends object>(
-  { columns, header, refuses }: RowImport<T>,
-  rows: Row[],
-): readonly string[] {
-  const [first] = rows;
-  if (first === undefined) return columns;
-  const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
-  if (header.every((name) => names.includes(name))) {
-    rows.shift();
-    return names;
-  }
-  const refusal = refuses?.(first);
+function namesOf<T extends object>(
+  { header, refuses }: RowImport<T>,
+  [first]: readonly Row[],
+): readonly string[] | null {
+  if (first === undefined) return null;
+  const cells = first.cells.map((cell) => bare(cell.slice(0, MAX_VALUE_LENGTH)));
+  const names = cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
+  if (header.every((name) => names.includes(name))) return names;
+  const refusal = refuses?.(cells);
   if (refusal) throw new ImportProblem(refusal);
-  return columns;
+  return null;
 }
 
 /** Checks rows and stores the valid ones. @returns a verdict for each row */
 async function judgeAndStore<T extends object>(
-  { columns, judge, store }: RowImport<T>,
-  places: readonly string[],
+  work: RowImport<T>,
+  names: readonly string[],
   rows: readonly Row[],
-): Promise<string[]> {
-  const judged = rows.map(({ cells }) => {
-    if (cells.length === 0) return 'broken_row';
-    const cellOf = (column: string) => cells[places.indexOf(column)] ?? '';
-    const long = columns.find((column) => cellOf(column).length > MAX_VALUE_LENGTH);
-    return long === undefined ? judge(cellOf) : `${long}_too_long`;
-  });
-  const stored = (await store(judged.filter((one) => typeof one !== 'string'))).values();
-  return judged.map((one) => {
-    if (typeof one === 'string') return one;
-    return stored.next().value ?? 'unchanged';
+): Promise<Judged[]> {
+  const judged = rows.map(({ cells }) => judgeRow(work, names, cells));
+  const valid = judged.filter((one) => typeof one !== 'string');
+  const stored = (await work.store(valid)).values();
+  return rows.map(({ line }, n) => {
+    const one = judged[n];
+    if (typeof one === 'string') return { line, verdict: one };
+    return { line, verdict: stored.next().value ?? 'unchanged' };
   });
 }
 
-/**
- * Returns the name of a file without its folder, and a hash of its content. @throws {ImportProblem}
- * if it cannot be read
- */
-export async function identify(
-  path: string,
-): Promise<{ name: string; fingerprint: string }> {
-  const status = await orImportProblem(stat(path), cannotOpen(path));
-  if (status.isDirectory()) {
-    throw new ImportProblem(`${path} is a folder; give a csv file`);
+function judgeRow<T extends object>(
+  { columns, judge }: RowImport<T>,
+  names: readonly string[],
+  cells: readonly string[],
+): T | string {
+  // Such a row has a comma in a value without quotes, so its values are in the wrong columns.
+  if (cells.slice(names.length).some((cell) => cell.trim() !== '')) {
+    return 'too_many_values';
   }
-  const hash = createHash('sha256');
-  await orImportProblem(pipeline(createReadStream(path), hash), cannotOpen(path));
-  return { name: basename(path), fingerprint: hash.digest('hex') };
-}
-
-/**
- * Yields the rows of a file in batches of up to a thousand. Empty rows are left out. A broken row,
- * in which a quote is not closed, has no cells.
- */
-async function* readRows(path: string): AsyncGenerator<Row[]> {
-  const reader = new CsvReader(null);
-  const rows: Row[] = [];
-  const add = (record: CsvRecord) => {
-    const { line, whole } = record;
-    if (!whole) {
-      rows.push({ line, cells: [] });
-      return;
-    }
-    const cells = cellsOf(record);
-    if (cells.some((cell) => cell !== '')) rows.push({ line, cells });
-  };
-  // Rows are short, so a piece of this size contains about a thousand rows.
-  for await (const piece of createReadStream(path, { highWaterMark: 65_536 })) {
-    reader.push(piece as Buffer, add);
-    while (rows.length >= MAX_BATCH_ROWS) yield rows.splice(0, MAX_BATCH_ROWS);
-  }
-  reader.end(add);
-  while (rows.length > 0) yield rows.splice(0, MAX_BATCH_ROWS);
-}
-
-function cellsOf(record: CsvRecord): string[] {
-  return Array.from({ length: record.columns }, (_, column) =>
-    record.text(column).trim(),
-  );
+  const rawOf = (column: string) => cells[names.indexOf(column)] ?? '';
+  const long = columns.find((column) => rawOf(column).length > MAX_VALUE_LENGTH);
+  if (long !== undefined) return `${long}_too_long`;
+  return judge((column) => bare(rawOf(column)));
 }
 
 const DAY_MS = 86_400_000;
@@ -233,7 +247,8 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   return {
     columns: ['npi', 'email', 'type', 'validated_at', 'source', 'name'],
     header: ['npi', 'email'],
-    refuses: ({ cells: [npi = ''] }) => (NPI.test(npi) ? null : EMAILS_HEADER),
+    accepted: ['stored', 'candidate', 'stale', 'unchanged'],
+    refuses: ([npi = '']) => (readNpi(npi).npi === null ? EMAILS_HEADER : null),
     judge: (cell) => judgeEmail(cell, source, now),
     async store(rows) {
       const judged = await judgeOwners(db, rows);
@@ -311,8 +326,8 @@ function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | stri
 const addressOfEndpoint = (endpoint: string) => parseAddress(endpoint)?.email ?? null;
 
 function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow | string {
-  const npi = cell('npi');
-  if (!hasNpiCheckDigit(npi)) return 'invalid_npi';
+  const { npi } = readNpi(cell('npi'));
+  if (npi === null) return 'invalid_npi';
   const address = parseAddress(cell('email'));
   if (address === null) return 'invalid_address';
   const given = cell('type').toLowerCase();
@@ -339,7 +354,7 @@ function parseDate(text: string, now: number): Date | null | 'bad' {
 type Suppressed = SuppressionTarget & { readonly reason: string };
 
 const SUPPRESSIONS_HEADER =
-  'the first row must be a header with the name value and commas between the names, or each line must be one value';
+  'the first row must be a header with the name value, or each line must be one value';
 
 const REFUSALS: Readonly<Record<TargetWord, string>> = {
   npi: 'not_an_npi',
@@ -359,10 +374,10 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
     unconfirmed,
     columns: ['value'],
     header: ['value'],
+    accepted: ['added', 'already_there'],
     // Without a header, only a file with one column is accepted. If there are several columns, the
     // first one could contain anything, such as domains that must not be suppressed.
-    refuses: ({ cells }) =>
-      cells.length === 1 && !cells[0]?.includes(';') ? null : SUPPRESSIONS_HEADER,
+    refuses: (cells) => (cells.length === 1 ? null : SUPPRESSIONS_HEADER),
     judge(cell) {
       const kind = cell('kind').toLowerCase();
       const value = cell('value');
@@ -390,6 +405,7 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
 export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
   columns: ['organization', 'domain', 'npi', 'pac_id'],
   header: ['domain'],
+  accepted: ['added', 'changed', 'removed', 'unchanged'],
   judge: judgeDomain,
   store: (rows) => storeEmployerDomains(db, rows),
 });
@@ -404,9 +420,9 @@ function judgeDomain(cell: CellOf): EmployerDomain | string {
   const domain = registrableDomain(parseAddress(`x@${host}`)?.domain ?? '');
   if (text !== '' && domain === null) return 'not_a_domain';
   if (domain !== null && !isEmployerDomain(domain)) return 'not_an_employer';
-  const npi = cell('npi');
-  if (npi !== '') {
-    return hasNpiCheckDigit(npi) ? { key: `npi:${npi}`, domain } : 'invalid_npi';
+  if (cell('npi') !== '') {
+    const { npi } = readNpi(cell('npi'));
+    return npi === null ? 'invalid_npi' : { key: `npi:${npi}`, domain };
   }
   if (cell('pac_id') !== '') {
     const pacId = pacIdOf(cell('pac_id'));

@@ -2,6 +2,7 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { listAudit } from '../../db/audit.ts';
 import { run, transaction } from '../../db/client.ts';
+import type { CheckResult } from '../../db/doctor/check.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import {
   addSuppression,
@@ -14,7 +15,7 @@ import { settle } from '../../db/requests/settle.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import type { EmailType } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
-import { operatorOn, WHY } from '../support/operator.ts';
+import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 import { RULES } from '../support/organization.ts';
 import { type Api, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -288,6 +289,44 @@ test('operators can list and change suppressions, which contain only hashed addr
   t.false(String(kept?.text).includes('roe@'));
 });
 
+test('an NPI is suppressed in the form in which a spreadsheet or a person wrote it', async (t) => {
+  const { json } = operatorOn(api.databaseUrl);
+  for (const [text, value] of [
+    ['2.000080020E9', '2000080020'],
+    ['NPI 2000080038', '2000080038'],
+    ['\u00a0"2000080046"\u200b', '2000080046'],
+  ] as const) {
+    t.like(await json('suppress', 'add', text, ...WHY), { kind: 'npi', value });
+  }
+  const args = ['suppress', 'add', '-', ...WHY, '--json'];
+  const piped = Buffer.from('\ufeff2000080053\r\n', 'utf16le');
+  const { stdout } = await spawnOperator(api.databaseUrl, args, piped);
+  t.like(JSON.parse(stdout), { kind: 'npi', value: '2000080053' });
+});
+
+test('doctor finds NPIs that were stored as domains, and they can be removed', async (t) => {
+  const { json } = operatorOn(api.databaseUrl);
+  await api.db.drizzle.execute(sql`
+    insert into suppressions (kind, value, origin)
+    values ('domain', '2.000080061e9', 'import'), ('domain', 'a.roe', 'import'),
+           ('domain', 'real-clinic.com', 'import'), ('npi', '2000080061', 'import'),
+           ('npi', '2000080065', 'import')`);
+  const findings = async () => {
+    const args = ['doctor', '--offline', '--json'];
+    const { stdout } = await spawnOperator(api.databaseUrl, args);
+    const { checks } = JSON.parse(stdout) as { checks: CheckResult[] };
+    return checks.find(({ code }) => code === 'suppression_without_suffix')?.examples;
+  };
+  const found = (await findings()) ?? [];
+  t.true(found.includes('2.000080061e9') && found.includes('a.roe'));
+  t.false(found.includes('real-clinic.com'));
+  const mistaken = ['2.000080061e9', 'a.roe'];
+  for (const value of [...mistaken, '2000080065', '2000080061', 'real-clinic.com']) {
+    t.like(await json('suppress', 'remove', value, ...WHY), { value });
+  }
+  t.false((await findings())?.some((domain) => mistaken.includes(domain)));
+});
+
 test('suppressing an invalid target or a public suffix such as co.uk is wrong usage', async (t) => {
   const { operator } = operatorOn(api.databaseUrl);
   for (const target of [
@@ -296,10 +335,14 @@ test('suppressing an invalid target or a public suffix such as co.uk is wrong us
     'no',
     '@clinic.example',
     '20000000',
+    '2000080015',
+    '2.00001E+09',
+    'jane.roe',
+    'clinic.example',
     'a b@clinic.example',
-    '-x.example',
+    '-x.com',
   ]) {
     t.is((await operator('suppress', 'add', ...WHY, '--', target)).code, 2, target);
   }
-  t.is((await operator('suppress', 'add', '2000080015')).code, 2, 'without a reason');
+  t.is((await operator('suppress', 'add', '2000080012')).code, 2, 'without a reason');
 });

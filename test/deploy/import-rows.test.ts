@@ -68,10 +68,11 @@ test('importing our own addresses prints a verdict for each row and stores usabl
     [`${NPI},jane@clinic-two.com,,${ago(-3)},`, 'bad_date'],
     [`${NPI},jane@clinic-two.com,,,two words`, 'bad_source'],
     [`${NPI},${'j'.repeat(1_000)}@clinic-two.com,,,`, 'email_too_long'],
+    [`${NPI},jane@clinic-two.com,,,,Roe`, 'too_many_values'],
   ];
   const path = await file(
     'own.csv',
-    `npi,email,type,validated_at,source\n${rows.map(([row]) => row).join('\n')}\n"never closed`,
+    `npi,email,type,validated_at,source\n${rows.map(([row]) => row).join('\n')}\n`,
   );
   const verdicts = join(folder, 'own.verdicts.csv');
   const args = [
@@ -86,16 +87,18 @@ test('importing our own addresses prints a verdict for each row and stores usabl
     ...WHY,
   ];
   const { code, stdout, stderr } = await spawnOperator(url, args);
-  t.deepEqual([code, stderr], [0, '']);
-  t.like(JSON.parse(stdout), {
+  t.deepEqual([code, stderr], [1, '']);
+  const lines = rows.map(([, verdict], n) => ({ line: n + 2, verdict }));
+  const report = JSON.parse(stdout);
+  t.like(report, {
     file: 'own.csv',
     rows: 22,
-    verdicts: { stored: 2, bad_date: 4, broken_row: 1 },
+    verdicts: { stored: 2, bad_date: 4, too_many_values: 1 },
   });
-  const expected = [...rows.map(([, verdict]) => verdict), 'broken_row'];
+  t.deepEqual(report.refused, lines.slice(4), 'the first four rows were stored');
   t.deepEqual(
     await verdictsIn(verdicts),
-    expected.map((verdict, n) => `${n + 2},${verdict}`),
+    lines.map(({ line, verdict }) => `${line},${verdict}`),
   );
 
   t.like(await stored('jane.roe@clinic-one.com'), {
@@ -170,7 +173,7 @@ test('an imported address is rejected if it does not fit the person in NPPES', a
   );
   const verdicts = join(folder, 'people.verdicts.csv');
   const args = ['import', 'emails', path, '--verdicts', verdicts, '--json', ...WHY];
-  t.is((await spawnOperator(url, [...args, '--dry-run'])).code, 0);
+  t.is((await spawnOperator(url, [...args, '--dry-run'])).code, 1);
   t.deepEqual(
     await verdictsIn(verdicts),
     rows.map(([, verdict], n) => `${n + 2},${verdict.replace('stored', 'acceptable')}`),
@@ -291,12 +294,12 @@ test('an import finds columns by name, or by order if the file has no header', a
     const path = await file('other.csv', content);
     const { code, stdout, stderr } = await spawnOperator(url, ['import', 'emails', path]);
     t.deepEqual([code, stdout], [1, '']);
-    t.regex(stderr, /^operator: .*(npi and email|has no rows).*\n$/);
+    t.regex(stderr, /^operator: .*(npi and email|is empty).*\n$/);
   }
 });
 
 test('employer domains are imported by NPI, PAC id, or name, with a verdict per row', async (t) => {
-  const { json } = operatorOn(url);
+  const { operator } = operatorOn(url);
   const rows: [string, string][] = [
     ['"ALDER CLINIC, P.L.L.C.",https://www.alderclinic.com/contact', 'added'],
     ['The Alder Clinic,alderclinic.org', 'changed'],
@@ -315,7 +318,7 @@ test('employer domains are imported by NPI, PAC id, or name, with a verdict per 
   const verdicts = join(folder, 'domains.verdicts.csv');
   const imported = async (content: string) => {
     const path = await file('domains.csv', content);
-    await json('import', 'domains', path, '--verdicts', verdicts, ...WHY);
+    await operator('import', 'domains', path, '--verdicts', verdicts, ...WHY);
     return (await verdictsIn(verdicts)).map((line) => line.split(',')[1]);
   };
   const kept = async () => {
@@ -361,20 +364,24 @@ test('employer domains are imported by NPI, PAC id, or name, with a verdict per 
 const HASH = hashAddress('someone@clinic.com');
 
 test('with --dry-run, an import of rows gives verdicts and stores nothing', async (t) => {
-  const path = await file('tried.csv', 'value\ntried.example\nno domain\n');
+  const path = await file('tried.csv', 'value\ntried-clinic.com\nno domain\n');
   const args = ['import', 'suppressions', path, '--dry-run', '--json', ...WHY];
   const { code, stdout, stderr } = await spawnOperator(url, args);
-  t.deepEqual([code, stderr], [0, '']);
-  t.like(JSON.parse(stdout), { rows: 2, verdicts: { acceptable: 1, not_a_domain: 1 } });
+  t.deepEqual([code, stderr], [1, '']);
+  t.like(JSON.parse(stdout), {
+    rows: 2,
+    verdicts: { acceptable: 1, not_a_domain: 1 },
+    refused: [{ line: 3, verdict: 'not_a_domain' }],
+  });
   const rows = await db.drizzle.execute(
-    sql`select from suppressions where value = 'tried.example'`,
+    sql`select from suppressions where value = 'tried-clinic.com'`,
   );
   t.is(rows.length, 0);
 });
 
 test('an import never overwrites the file that it reads', async (t) => {
   const { operator } = operatorOn(url);
-  const path = await file('itself.csv', '2000010010\n');
+  const path = await file('itself.csv', '2000010019\n');
   const { code, stderr } = await operator(
     'import',
     'suppressions',
@@ -385,30 +392,37 @@ test('an import never overwrites the file that it reads', async (t) => {
   );
   t.is(code, 1);
   t.regex(stderr, /itself\.csv is the file to import; give another file for the output/);
-  t.is(await readFile(path, 'utf8'), '2000010010\n');
+  t.is(await readFile(path, 'utf8'), '2000010019\n');
 });
 
 test('a suppression list has one value per line, or a header and columns', async (t) => {
-  const { json } = operatorOn(url);
+  const { operator } = operatorOn(url);
   const email = 'Listed.One@Clinic-Four.com';
   const bare: [string, string][] = [
-    ['2000010010', 'added'],
+    ['2000010019', 'added'],
     [HASH.toUpperCase(), 'added'],
     [email, 'added'],
     ['silent-clinic.com', 'added'],
-    ['2000010010', 'already_there'],
+    ['2000010019', 'already_there'],
     [hashAddress(email.toLowerCase()), 'already_there'],
-    ['200001001', 'not_a_domain'],
+    ['200001001', 'not_an_npi'],
+    ['2000010010', 'not_an_npi'],
+    ['2.00001E+09', 'not_an_npi'],
+    ['jane.roe', 'not_a_domain'],
+    ['silent.clinic.example', 'not_a_domain'],
     ['co.uk', 'not_a_domain'],
     ['no one@clinic.com', 'not_an_address'],
   ];
   const verdicts = join(folder, 'verdicts.csv');
-  const imported = async (path: string) =>
-    await json('import', 'suppressions', path, '--verdicts', verdicts, ...WHY);
+  const imported = async (path: string) => {
+    const args = ['import', 'suppressions', path, '--verdicts', verdicts, ...WHY];
+    const { stdout } = await operator(...args, '--json');
+    return JSON.parse(stdout);
+  };
   const path = await file('list.txt', bare.map(([value]) => value).join('\n'));
   t.like(await imported(path), {
-    rows: 9,
-    verdicts: { added: 4, already_there: 2, not_a_domain: 2 },
+    rows: 13,
+    verdicts: { added: 4, already_there: 2, not_an_npi: 3, not_a_domain: 3 },
   });
   t.deepEqual(
     await verdictsIn(verdicts),
@@ -417,12 +431,14 @@ test('a suppression list has one value per line, or a header and columns', async
   t.like(await imported(path), { verdicts: { already_there: 6 } });
 
   const columns: [string, string][] = [
-    ['"asked by phone, twice",npi,2000010028', 'added'],
+    ['"asked by phone, twice",npi,2000010027', 'added'],
     ['by mail from them@clinic.com,email,other.one@clinic-four.com', 'added'],
     [',sha256,123', 'not_a_hash'],
     [',npi,clinic.com', 'not_an_npi'],
-    [',person,2000010036', 'unknown_kind'],
-    [',,2000010044', 'added'],
+    [',domain,2.000000069E9', 'not_a_domain'],
+    [',email,jo@clinic.com,hart@clinic.com', 'too_many_values'],
+    [',person,2000010035', 'unknown_kind'],
+    [',,2000010043', 'added'],
   ];
   t.like(
     await imported(
@@ -432,7 +448,7 @@ test('a suppression list has one value per line, or a header and columns', async
       ),
     ),
     {
-      rows: 6,
+      rows: 8,
     },
   );
   t.deepEqual(
@@ -444,18 +460,114 @@ test('a suppression list has one value per line, or a header and columns', async
     sql`select * from suppressions where origin = 'import'`,
   );
   t.false(JSON.stringify(rows).includes('@'), 'the list itself names nobody');
-  t.is(rows.find(({ value }) => value === '2000010028')?.reason, 'asked by phone, twice');
+  t.is(rows.find(({ value }) => value === '2000010027')?.reason, 'asked by phone, twice');
   const [own] = await db.drizzle.execute(sql`
-    select is_suppressed('2000010010', null) and is_suppressed('2000099999', 'listed.one@clinic-four.com')
+    select is_suppressed('2000010019', null) and is_suppressed('2000099999', 'listed.one@clinic-four.com')
        and is_suppressed('2000099999', 'x@mail.silent-clinic.com') as all`);
   t.is(own?.all, true);
+});
+
+/** Returns the bytes of a text in big-endian UTF-16, with a byte order mark. */
+const bigEndian = (text: string) => Buffer.from(`\ufeff${text}`, 'utf16le').swap16();
+
+for (const [form, bytesOf] of [
+  ['UTF-16', (text) => Buffer.from(`\ufeff${text}`, 'utf16le')],
+  ['UTF-16 without a mark', (text) => Buffer.from(text, 'utf16le')],
+  ['big-endian UTF-16', bigEndian],
+  ['UTF-8 with a mark', (text) => Buffer.from(`\ufeff${text}`)],
+  ['a separator line', (text) => Buffer.from(`sep=,\r\n${text}`)],
+  ['semicolons', (text) => Buffer.from(text.replaceAll(',', ';'))],
+  ['old line ends', (text) => Buffer.from(text.replaceAll('\r\n', '\r'))],
+] as [string, (text: string) => Buffer][]) {
+  test.serial(`all people in a spreadsheet with ${form} are suppressed`, async (t) => {
+    const { json } = operatorOn(url);
+    await db.drizzle.execute(sql`delete from suppressions`);
+    const email = 'opted.out@clinic-five.com';
+    const values = [
+      '2.000000069E9',
+      '2.00004001600E+09',
+      '"=""2000040024"""',
+      "'2000040032",
+      '2000040040.00',
+      '\u00a02000040057\u200b',
+      'NPI: 2000040065',
+      `"\u00a0${email.toUpperCase()}\u00a0"`,
+      '\u200bsilent-clinic-five.com',
+    ];
+    const lines = ['value,reason', ...values.map((value) => `${value},asked`)];
+    const path = await file('disguised.csv', bytesOf(`${lines.join('\r\n')}\r\n`));
+    t.like(await json('import', 'suppressions', path, ...WHY), {
+      verdicts: { added: values.length },
+      refused: [],
+    });
+    const kept = await db.drizzle.execute<{ value: string }>(
+      sql`select value from suppressions`,
+    );
+    t.deepEqual(
+      kept.map(({ value }) => value).sort(),
+      [
+        '2000000069',
+        '2000040016',
+        '2000040024',
+        '2000040032',
+        '2000040040',
+        '2000040057',
+        '2000040065',
+        hashAddress(email),
+        'silent-clinic-five.com',
+      ].sort(),
+    );
+  });
+}
+
+test('an import of own addresses or domains reads an NPI as spreadsheets show it', async (t) => {
+  const { json } = operatorOn(url);
+  const emails = await file(
+    'shown.csv',
+    Buffer.from('\ufeffNPI\temail\n2.000010084E9\tjane@clinic-six.com\n', 'utf16le'),
+  );
+  const { stdout } = await spawnOperator(url, ['import', 'emails', emails, '--json']);
+  t.like(JSON.parse(stdout), { verdicts: { candidate: 1 } });
+  t.like(await stored('jane@clinic-six.com'), { npi: '2000010084' });
+  const domains = await file('shown-domains.csv', 'npi;domain\n2000010084.0;six.com\n');
+  t.like(await json('import', 'domains', domains, ...WHY), { verdicts: { added: 1 } });
+  const known = await db.drizzle.execute(
+    sql`delete from employer_domains where key = 'npi:2000010084' returning domain`,
+  );
+  t.is(known[0]?.domain, 'six.com');
+});
+
+test('an import names the line of each row that it refuses, and exits with 1', async (t) => {
+  const { operator } = operatorOn(url);
+  const path = await file('refused.txt', 'quiet-clinic-six.com\nNobody Knows\n');
+  const { code, stdout } = await operator('import', 'suppressions', path, ...WHY);
+  t.is(code, 1);
+  t.regex(stdout, /^REFUSED ROWS\nLINE +VERDICT *\n +2 +not_a_domain$/m);
+  t.false(stdout.includes('Nobody'));
+});
+
+test('a file that is not CSV is refused as a whole', async (t) => {
+  const { operator } = operatorOn(url);
+  for (const [content, problem] of [
+    ['PK\u0003\u0004 xl/workbook.xml', /is not CSV but an Excel workbook/],
+    ['value\n2000020091\n"never closed\n2000020109\n', /line 3 that is not closed/],
+  ] as const) {
+    const path = await file('not.csv', content);
+    const { code, stderr } = await operator('import', 'suppressions', path, ...WHY);
+    t.is(code, 1);
+    t.regex(stderr, problem);
+  }
+  const rows = await db.drizzle.execute(
+    sql`select from suppressions where value in ('2000020091', '2000020109')`,
+  );
+  t.is(rows.length, 0);
 });
 
 test("a free-mail domain in a list of suppressions needs --yes, but other rows don't", async (t) => {
   const { operator, text } = operatorOn(url);
   await db.drizzle.execute(sql`
     insert into stored_emails (npi, email, verdict, source)
-    values ('2000010010', 'jo@yahoo.com', 'unknown', 'test'), ('2000010010', 'jo@not-yahoo.com', 'unknown', 'test')`);
+    values ('2000010019', 'jo@yahoo.com', 'unknown', 'test'), ('2000010019', 'jo@not-yahoo.com', 'unknown', 'test')`);
   const path = await file('free-mail.txt', 'yahoo.com\nquiet-clinic.com\n');
   const held = await operator('import', 'suppressions', path, '--json');
   t.is(held.code, 1);
@@ -484,7 +596,7 @@ test("a free-mail domain in a list of suppressions needs --yes, but other rows d
 test('suppressing a free-mail domain by command shows its effect and needs --yes', async (t) => {
   const { operator, json } = operatorOn(url);
   await db.drizzle.execute(sql`
-    insert into stored_emails (npi, email, verdict, source) values ('2000010010', 'jo@aol.com', 'unknown', 'test')`);
+    insert into stored_emails (npi, email, verdict, source) values ('2000010019', 'jo@aol.com', 'unknown', 'test')`);
   const held = await operator('suppress', 'add', 'AOL.com', ...WHY, '--json');
   t.is(held.code, 1);
   t.like(JSON.parse(held.stdout), {
@@ -509,7 +621,7 @@ test('suppressing a free-mail domain by command shows its effect and needs --yes
 
 test('every import is audited, and a killed one is marked as failed by the next', async (t) => {
   const { json } = operatorOn(url);
-  const path = await file('record.txt', '2000020019\n');
+  const path = await file('record.txt', '2000020018\n');
   const first = await json<{ id: string }>(
     'import',
     'suppressions',
@@ -550,7 +662,7 @@ test('a suppression list that has columns but no header is rejected as a whole',
   const { operator } = operatorOn(url);
   for (const text of [
     'domain,email\ngmail.com,jane@gmail.com\n',
-    'value;reason\njane@example.org;asked\n',
+    'domain;email\ngmail.com;jane@gmail.com\n',
   ]) {
     const { code, stderr } = await operator(
       'import',
@@ -575,7 +687,7 @@ test('an import that cannot open a file says so in one sentence and is marked as
     /^operator: cannot open .*nowhere\.csv: there is no such file\n$/,
   );
   t.is((await operator('import', 'suppressions', folder)).code, 1);
-  const path = await file('half.txt', '2000030018\n');
+  const path = await file('half.txt', '2000030017\n');
   const unwritable = await operator(
     'import',
     'suppressions',

@@ -117,7 +117,7 @@ async function filledIn(text: string): Promise<string> {
     NPI: '2000000028',
     ADDRESS: `somebody-${json.batch_id}@example.com`.toLowerCase(),
     SHA256: 'a'.repeat(64),
-    HOST: 'hooks.clinic.example',
+    HOST: 'hooks.clinic-example.com',
     WHEN: new Date(Date.now() - 3_600_000).toISOString(),
   };
   return text

@@ -43,7 +43,7 @@ export function operatorOn(
 export function spawnOperator(
   databaseUrl: string,
   args: readonly string[],
-  stdin?: string,
+  stdin?: string | Buffer,
 ): Promise<Ended> {
   return runProgram('operator', args, {
     env: { DATABASE_URL: asRole(databaseUrl, 'operator'), SECRETS_KEY },

@@ -39,7 +39,7 @@ export interface ProgramOptions {
   /** The folder of the sources. */
   readonly root?: string;
   /** The content of stdin, empty by default. */
-  readonly stdin?: string | undefined;
+  readonly stdin?: string | Buffer | undefined;
 }
 
 const { PATH, NODE_COMPILE_CACHE } = process.env;
