@@ -117,7 +117,6 @@ export async function readLookupHealth(
        select count(*) filter (where r.status = 'failed') as failed,
               count(*) filter (
                 where r.status <> 'failed'
-                  and not r.replayed
                   and num_nonnulls(r.lookup_id, r.test_outcome) > 0
                   and r.reason is distinct from 'known_miss'
               ) as succeeded,
