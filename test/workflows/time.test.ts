@@ -1,5 +1,7 @@
 import test, { type ExecutionContext } from 'ava';
+import { startUpload } from '../../api/temporal.ts';
 import { submit } from '../../db/requests/submit.ts';
+import { countUploadResults } from '../../db/uploads/uploads.ts';
 import { HOUR, SCHEDULE_MS } from '../support/deliveries.ts';
 import { eventNames } from '../support/histories.ts';
 import {
@@ -11,6 +13,7 @@ import {
 } from '../support/organization.ts';
 import { SkippedTime } from '../support/skipped-time.ts';
 import { type Stack, type StackOptions, startStack } from '../support/stack.ts';
+import { uploadInParts } from '../support/uploads.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // Tests work that takes minutes, hours, or days, with the default settings.
@@ -234,5 +237,37 @@ test.serial(
       .describe();
     t.is(status.name, 'COMPLETED');
     t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 1 });
+  },
+);
+
+test.serial(
+  'an upload waits during an outage of two hours, and goes on after it',
+  async (t) => {
+    const npis = ordinaryNpis('found', 60);
+    const vendor = createScriptedVendor();
+    let isDown = true;
+    for (const npi of npis) {
+      vendor.script(npi, () =>
+        isDown ? { kind: 'fatal', why: 'auth' } : foundStep(npi),
+      );
+    }
+    const { stack, time } = await startInSkippedTime(t, { providers: [vendor] });
+    // With one submit of one NPI a minute, all could be submitted during the outage. The first ones
+    // fail after 15 minutes.
+    const client = await stack.organization(100, 1);
+    const uploadId = await uploadInParts(stack.db, client, { parts: 60, size: 1 });
+    const { organizationId } = client;
+    await startUpload(stack.client, stack.taskQueue, { uploadId, organizationId });
+    await time.skip(2 * HOUR);
+    const { failed } = await countUploadResults(stack.db, uploadId);
+    t.true(failed > 1 && failed < 30, `${failed} failed`);
+
+    isDown = false;
+    await resultOf(stack, uploadId);
+    const ended = await eventually(async () => {
+      const results = await countUploadResults(stack.db, uploadId);
+      return results.found + results.failed === npis.length ? results : null;
+    });
+    t.true(ended.failed <= failed + 1, `${ended.failed} failed`);
   },
 );
