@@ -46,9 +46,14 @@ export class Webhooks {
    * were dispatched before.
    */
   dispatch(due: readonly DueDelivery[]): void {
-    const fresh = due.filter(({ deliveryId }) => !this.dispatched.has(deliveryId));
+    const fresh: DueDelivery[] = [];
+    for (const delivery of due) {
+      // The same report may come twice in one workflow task.
+      if (this.dispatched.has(delivery.deliveryId)) continue;
+      this.dispatched.add(delivery.deliveryId);
+      fresh.push(delivery);
+    }
     if (fresh.length === 0) return;
-    for (const { deliveryId } of fresh) this.dispatched.add(deliveryId);
     const attempt = this.attempt(fresh);
     attempt.catch(this.onBug);
     this.attempts.push(attempt);
