@@ -126,6 +126,22 @@ async function recordWaterfall(): Promise<void> {
   });
 }
 
+/** Records lookups whose vendor never responds. */
+async function recordMissingResponses(): Promise<void> {
+  const [silent = '', lost = ''] = ordinaryNpis('found', 2, 95_000);
+  const costly = { ...createScriptedVendor('costly'), repeatIsFree: false };
+  const vendor = createScriptedVendor();
+  costly.script(lost, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
+  vendor.script(silent, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
+  const options = { lookupTimeoutMs: 15_000, providers: [costly, vendor] };
+  await withStack(options, async (stack) => {
+    const client = await stack.organization();
+    const { json } = await client.bulk({ npis: [silent, lost] });
+    await save(stack, 'lookup-source-timed-out', requestOf(json, silent));
+    await save(stack, 'lookup-response-lost', requestOf(json, lost));
+  });
+}
+
 /**
  * Records uploads of the console: one that continues as a new run and ends, and one that an operator
  * cancels. Their Temporal suggests a new run after two parts.
@@ -237,6 +253,7 @@ await main(
       await recordOutcomes();
       await recordWaterfall();
       await recordInterventions();
+      await recordMissingResponses();
       await recordUploads();
     } finally {
       await stop();

@@ -216,6 +216,20 @@ const MUTANTS: readonly Mutant[] = [
     to: 'false',
     caughtBy: has('WORKFLOW_EXECUTION_CONTINUED_AS_NEW'),
   },
+  {
+    title: 'a source that timed out and counts as one without a result',
+    file: 'lookup.ts',
+    from: "return { kind: 'unresolved', reason: type.slice(SOURCE.length) };",
+    to: "return { kind: 'miss', reason: type.slice(SOURCE.length) };",
+    caughtBy: ({ name }) => name === 'lookup-source-timed-out',
+  },
+  {
+    title: 'a lost response that counts as one without a result',
+    file: 'messages.ts',
+    from: "lost: 'open',",
+    to: "lost: 'definitive',",
+    caughtBy: ({ name }) => name === 'lookup-response-lost',
+  },
 ];
 
 for (const { title, caughtBy, ...mutant } of MUTANTS) {
