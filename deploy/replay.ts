@@ -1,5 +1,4 @@
 import { readFile } from 'node:fs/promises';
-import inspector from 'node:inspector';
 import { text } from 'node:stream/consumers';
 import type { Client } from '@temporalio/client';
 import type { Command } from 'commander';
@@ -10,7 +9,6 @@ import { isId } from '../db/ids.ts';
 import { findBatch } from '../db/requests/inspect.ts';
 import { WORKFLOWS } from '../workflows/messages.ts';
 import { loadReplayConfig, type ReplayConfig, temporalUi } from './config/config.ts';
-import { createLog } from './log.ts';
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
 import { pageOf, table } from './operator/print.ts';
@@ -22,11 +20,11 @@ import {
   temporalTarget,
 } from './temporal/client.ts';
 import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
-import { replay } from './temporal/replay.ts';
+import { type Checked, replayInChild } from './temporal/replay-process.ts';
 import { storyOf } from './temporal/story.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { versionOf } from './temporal/versions.ts';
-import { installRuntime, loadBundle } from './temporal/workers.ts';
+import { loadBundle } from './temporal/workers.ts';
 
 // `npm run replay` replays the histories of workflow runs with the current code, to check that the
 // code can continue them. It also prints what happened in the runs.
@@ -37,8 +35,11 @@ The code fits the history of a run if the code, replayed with the history, makes
 With ids or --file, the command also prints what happened in each run: its decisions, calls, and failures.
 
 With --since, --failed, or --query, it prints a table. A run that does not fit but is pinned to another build is counted
-under "need not", because only workers of that build continue it. This does not apply to a run in which the code throws an
-error, because the code would throw the same error in new runs.
+under "need not", because only workers of that build continue it. Then the command asks whether you meant to change that
+workflow. If you did, go on. This does not apply to a run in which the code throws an error or does not end, because the
+code would do the same in new runs.
+
+The command stops at the first run whose replay does not end within --timeout.
 
 With --inspect, the command waits for a debugger, and stops where the code handles that event, or the next one if the code
 does not handle that one.
@@ -47,7 +48,8 @@ Required settings: none with --file, otherwise TEMPORAL_ADDRESS and TASK_QUEUE. 
 request that was final at its submit: such a request has no run, so its batch is replayed. See deploy/env.example, and
 "Replaying a failed run" in deploy/operations.md.
 
-Exit codes: 0 all runs fit, 3 at least one does not fit, 1 nothing was checked (one sentence on stderr), 2 wrong usage.
+Exit codes: 0 all runs fit, 4 only runs that need not fit do not fit (confirm that the change was meant), 3 at least one run
+that must fit does not fit, 1 nothing was checked (one sentence on stderr), 2 wrong usage.
 
 Examples:
   npm run replay -- req_01h2xcejqtf2nbrexx3vqjhp41
@@ -65,9 +67,57 @@ interface Options {
   readonly failed?: true;
   readonly query?: string;
   readonly limit: number;
+  readonly timeout: number;
   readonly all?: true;
   readonly bundle?: string;
   readonly inspect?: number;
+}
+
+/** A run that does not fit, and that only workers of another build continue. */
+interface Remaining {
+  readonly workflow: string;
+  readonly workflowId: string;
+  readonly build: string;
+  readonly misfit: string;
+}
+
+/** Counts runs by workflow type and by whether they fit the code. */
+class Tally {
+  readonly counts = Object.values(WORKFLOWS).map((workflow) => ({
+    workflow,
+    runs: 0,
+    fit: 0,
+    doNot: 0,
+    needNot: 0,
+  }));
+  readonly remaining: Remaining[] = [];
+  private readonly buildId: string;
+  private readonly mustAllFit: boolean;
+
+  constructor(buildId: string, mustAllFit: boolean) {
+    this.buildId = buildId;
+    this.mustAllFit = mustAllFit;
+  }
+
+  /** Counts a run. Returns whether it fits, and if not, whether it has to. */
+  add({ run, misfit, throws }: Checked): 'fit' | 'doNot' | 'needNot' {
+    const fate = this.fateOf(run, misfit, throws);
+    const count = this.counts.find(({ workflow }) => workflow === run.type);
+    if (count) {
+      count.runs += 1;
+      count[fate] += 1;
+    }
+    return fate;
+  }
+
+  private fateOf(run: Run, misfit: string | null, throws: boolean) {
+    if (misfit === null) return 'fit';
+    const build = this.mustAllFit ? null : pinnedTo(run);
+    if (throws || build === null || build === this.buildId) return 'doNot';
+    const { type: workflow, workflowId } = run;
+    this.remaining.push({ workflow, workflowId, build, misfit });
+    return 'needNot';
+  }
 }
 
 await main(
@@ -83,13 +133,13 @@ await main(
     void stopped.then(() => process.exit(1));
     const { file, bundle = null, inspect = null } = options;
     const config = loadReplayConfig();
-    installRuntime(createLog('replay', 'silent'));
     const { code } = await loadBundle(bundle);
-    if (inspect !== null) inspector.open(undefined, undefined, true);
     const runs =
       file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
-    if (selectsRuns(options)) await replaySelected(config, code, runs, options);
-    else await replayNamed(code, runs, inspect);
+    const limitMs = options.timeout * 1000;
+    const checked = replayInChild({ code, stopAt: inspect, limitMs }, runs);
+    if (selectsRuns(options)) await printSelected(config, code, checked, options);
+    else await printNamed(checked);
   },
   (command) =>
     command
@@ -113,6 +163,12 @@ await main(
         'the newest N runs of each workflow type, 1 to 100000',
         integer(1, 100_000),
         1000,
+      )
+      .option(
+        '--timeout <SECONDS>',
+        'the longest time for the replay of one run, 1 to 3600',
+        integer(1, 3600),
+        60,
       )
       .option('--all', 'also require that runs pinned to another build fit')
       .option(
@@ -151,15 +207,11 @@ function requireOneSource(
   }
 }
 
-type Runs = Parameters<typeof replay>[1];
+type CheckedRuns = AsyncIterable<Checked>;
 
 /** Prints what happened in each run, and whether the run fits the code. */
-async function replayNamed(
-  code: string,
-  runs: Runs,
-  inspect: number | null,
-): Promise<void> {
-  for await (const { run, misfit } of replay(code, runs, inspect)) {
+async function printNamed(checked: CheckedRuns): Promise<void> {
+  for await (const { run, misfit } of checked) {
     if (misfit !== null) process.exitCode = 3;
     printRun(run, misfit);
   }
@@ -167,42 +219,55 @@ async function replayNamed(
 
 /**
  * Prints the runs that do not fit the code, then a table with the number of runs per workflow type.
+ * At the end, asks about each workflow whose runs do not fit and need not.
  */
-async function replaySelected(
+async function printSelected(
   config: ReplayConfig,
   code: string,
-  runs: Runs,
+  checked: CheckedRuns,
   options: Options,
 ): Promise<void> {
   const { buildId } = versionOf(config.taskQueue, code);
-  const types = Object.values(WORKFLOWS);
-  const counts = types.map((workflow) => ({
-    workflow,
-    runs: 0,
-    fit: 0,
-    doNot: 0,
-    needNot: 0,
-  }));
-  for await (const { run, misfit, throws } of replay(code, runs, null)) {
-    const pinned = pinnedTo(run);
-    const isElsewhere = !options.all && pinned !== null && pinned !== buildId;
-    let fate: 'fit' | 'doNot' | 'needNot' = 'fit';
-    if (misfit !== null) fate = isElsewhere && !throws ? 'needNot' : 'doNot';
-    if (fate === 'doNot') {
+  const tally = new Tally(buildId, options.all ?? false);
+  let isStopped = false;
+  for await (const one of checked) {
+    const { run, misfit, hangs } = one;
+    if (tally.add(one) === 'doNot') {
       process.exitCode = 3;
       print(`${run.workflowId} ${misfit}\n`);
     }
-    const count = counts.find(({ workflow }) => workflow === run.type);
-    if (!count) continue;
-    count.runs += 1;
-    count[fate] += 1;
+    isStopped = hangs;
+    if (isStopped) break;
   }
+  const { counts } = tally;
   const isGate = options.since !== undefined && !options.failed && !options.query;
   if (isGate) requireRuns(counts, config);
   print(
     `${table(counts)(pageOf())}\nreplayed with build ${buildId}; runs under "need not" are pinned to other builds`,
   );
-  if (isGate) warnOfUntried(counts);
+  if (isGate && !isStopped) warnOfUntried(counts);
+  if (isStopped) print('stopped at a run that did not end; no further run was replayed');
+  for (const { workflow, runs, needNot } of counts) {
+    if (needNot === 0) continue;
+    process.exitCode ??= 4;
+    const remaining = tally.remaining.filter((one) => one.workflow === workflow);
+    print(`\n${questionAbout(workflow, runs, remaining)}`);
+  }
+}
+
+/** Returns a question about a workflow whose runs do not fit and need not, with an example. */
+function questionAbout(
+  workflow: string,
+  runs: number,
+  remaining: readonly Remaining[],
+): string {
+  const builds = [...new Set(remaining.map(({ build }) => build))];
+  const [example] = remaining;
+  return [
+    `did you mean to change ${workflow}? ${remaining.length} of its ${runs} runs no longer fit, for example:`,
+    `${example?.workflowId} ${example?.misfit}`,
+    `if you did, go on: these runs end on their builds (${builds.join(', ')}); if not, do not release`,
+  ].join('\n');
 }
 
 type RunCounts = readonly { readonly workflow: string; readonly runs: number }[];

@@ -1,4 +1,5 @@
 import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -325,7 +326,7 @@ test.serial(
 );
 
 test.serial(
-  'replay accepts a mismatch in runs pinned to another build, unless --all is set',
+  'replay asks about runs of another build that do not fit, and fails with --all',
   async (t) => {
     const table = (stdout: string) =>
       stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
@@ -347,8 +348,17 @@ test.serial(
     const others = await replay(['--since', '1h', '--bundle', pinned]);
     t.deepEqual(
       [others.code, table(others.stdout)[1]],
-      [0, ['enrichBatch', '4', '0', '0', '4']],
+      [4, ['enrichBatch', '4', '0', '0', '4']],
     );
+    t.regex(
+      others.stdout,
+      new RegExp(
+        '\\n\\ndid you mean to change enrichBatch\\? 4 of its 4 runs no longer fit, for example:\\n' +
+          'bat_\\w+ does not fit at event 5: .*\\n {2}the code .*\\n.*\\n' +
+          'if you did, go on: these runs end on their builds \\([0-9a-f]{12}\\); if not, do not release\\n$',
+      ),
+    );
+    t.is(others.stdout.match(/did you mean/g)?.length, 1);
     const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
     t.deepEqual(
       [all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length],
@@ -381,6 +391,45 @@ test.serial(
     t.regex(stdout, /^enrichBatch +4 +0 +4 +0$/m);
   },
 );
+
+/** Writes this build with a loop in each lookup. @param begins runs before the loop */
+function looping(name: string, begins: string): Promise<string> {
+  const head = 'async function findEmail(request) {';
+  return changed(name, head, `${head} ${begins} for (;;) await null;`);
+}
+
+test.serial('replay fails and stops at a run that does not end', async (t) => {
+  const bundle = await looping('loop', '');
+  const args = ['--since', '1h', '--bundle', bundle, '--timeout', '10'];
+  const { code, stdout } = await replay(args);
+  t.is(code, 3, stdout);
+  t.regex(stdout, /^req_\w+ does not fit: its replay did not end within 10 s$/m);
+  t.regex(stdout, /^enrichBatch +4 +4 +0 +0\nlookUpEmail +1 +0 +1 +0$/m);
+  t.regex(stdout, /^stopped at a run that did not end; no further run was replayed$/m);
+});
+
+for (const [signal, exitCode] of [
+  ['SIGTERM', 1],
+  ['SIGKILL', null],
+] as const) {
+  test.serial(`replay ends on ${signal} while a workflow loops`, async (t) => {
+    // Leaves the sandbox, because the console is silent during a replay.
+    const outside = "globalThis.constructor.constructor('return process')()";
+    const bundle = await looping(signal, `${outside}.stdout.write('loops');`);
+    const options = { env: here() };
+    const program = programCommand('replay', [alone, '--bundle', bundle], options);
+    const { command, args, cwd, env } = program;
+    const child = spawn(command, args, { cwd, env });
+    endWithThisProcess(child);
+    let output = '';
+    child.stdout.on('data', (chunk: Buffer) => (output += chunk));
+    // The processes share a pipe, which is closed when the last of them has ended.
+    const closed = once(child, 'close');
+    await eventually(async () => output.includes('loops') || null);
+    child.kill(signal);
+    t.deepEqual(await closed, [exitCode, exitCode === null ? signal : null]);
+  });
+}
 
 test.serial(
   'replay warns about a workflow type without any runs to replay',
@@ -483,7 +532,7 @@ test.serial(
     t.is(code, 0);
     t.regex(
       stdout,
-      /^Exit codes: 0 all runs fit, 3 at least one does not fit, .* 2 wrong\s+usage/ms,
+      /^Exit codes: 0 all runs fit, 4 only runs .*, 3 at least one run .* 2 wrong\s+usage/ms,
     );
   },
 );
