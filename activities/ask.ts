@@ -4,6 +4,7 @@ import type { CallOutcome } from '../db/lookups/sources.ts';
 import {
   type AttemptKey,
   recordLost,
+  recordNotCalled,
   recordVendorAnswer,
   recordVendorJob,
 } from '../db/lookups/vendor-attempts.ts';
@@ -135,15 +136,24 @@ function beginStep(
   });
 }
 
+/** The reasons of a wait during which the vendor is not called for this lookup. */
+const NOT_CALLED: readonly string[] = ['paused', 'rate_limit', 'breaker_open'];
+
 async function waitForStep(
-  { requiredVerifiers }: AskDeps,
+  { db, requiredVerifiers }: AskDeps,
   conversation: Conversation,
   { why, afterMs }: Extract<NextStep, { kind: 'wait' }>,
 ): Promise<VendorAnswer> {
-  if (why !== 'verifier_unavailable') return wait(conversation, why, afterMs);
-  const { requestId } = conversation.question;
-  const verifierMs = await requiredVerifiers.tryAgain(conversation.signal, requestId);
-  return wait(conversation, why, verifierMs);
+  const { requestId, vendor } = conversation.question;
+  if (why === 'verifier_unavailable') {
+    const verifierMs = await requiredVerifiers.tryAgain(conversation.signal, requestId);
+    return wait(conversation, why, verifierMs);
+  }
+  const answer = wait(conversation, why, afterMs);
+  if (NOT_CALLED.includes(why)) {
+    await recordNotCalled(db, { requestId, vendor, why, afterMs });
+  }
+  return answer;
 }
 
 /**

@@ -1,4 +1,10 @@
-import { DrizzleQueryError, fillPlaceholders, type SQL, sql } from 'drizzle-orm';
+import {
+  DrizzleQueryError,
+  fillPlaceholders,
+  type SQL,
+  type SQLWrapper,
+  sql,
+} from 'drizzle-orm';
 import { PgDialect } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
@@ -330,6 +336,27 @@ export interface Period {
 /** Returns an SQL interval of `ms` milliseconds. */
 export function span(ms: number): SQL {
   return sql`make_interval(secs => ${ms / 1000}::float8)`;
+}
+
+/** The tolerance for rounding when a stored time is compared with the clock. */
+export const ROUNDING_MS = 1000;
+
+/**
+ * Tests whether a stored time, which was the current time when it was stored, is in the future. Then
+ * PostgreSQL's clock was set back since, for example by a failover to a server whose clock is right,
+ * and nothing may wait for the stored time. Null if the time is null.
+ */
+export function isAhead(stored: SQLWrapper): SQL {
+  return sql`${stored} > clock_timestamp() + ${span(ROUNDING_MS)}`;
+}
+
+/**
+ * Tests whether a wait lasts whose end is stored. An end that is further away than the longest wait
+ * was stored before the clock was set back, so that wait is over. Null if the end is null.
+ */
+export function lasts(end: SQLWrapper, longestMs: number): SQL {
+  return sql`(${end} > clock_timestamp()
+    and ${end} < clock_timestamp() + ${span(longestMs + ROUNDING_MS)})`;
 }
 
 /**

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { and, count, desc, eq, isNull, not, sql } from 'drizzle-orm';
-import { type Database, query, run } from './client.ts';
+import { type Database, isAhead, query, run } from './client.ts';
 import { clockTime } from './schema/columns.ts';
 import { workers } from './schema.ts';
 
@@ -51,7 +51,9 @@ export const HEARTBEAT_MS = 15_000;
 
 /**
  * Stores a worker's heartbeat. Call it every `HEARTBEAT_MS`. It also deletes processes that have
- * sent no heartbeat for 10 minutes, except the newest process of each kind, namespace, and queue.
+ * sent no heartbeat for 10 minutes, except the newest process of each kind, namespace, and queue. A
+ * heartbeat in the future was stored before the clock was set back. It counts as received now, so
+ * that its process is dead after 45 s without another one.
  */
 export async function noteWorker(
   db: Database,
@@ -66,6 +68,9 @@ export async function noteWorker(
            select from workers newer
             where newer.kind = w.kind and newer.namespace = w.namespace
               and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
+    ), ahead as (
+      update workers set seen_at = clock_timestamp()
+       where id <> ${id} and ${isAhead(sql`seen_at`)}
     )
     insert into workers (id, namespace, task_queue, build_id)
     values (${id}, ${namespace}, ${taskQueue}, ${buildId})

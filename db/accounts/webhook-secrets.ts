@@ -4,6 +4,7 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   clock,
   type Database,
+  lasts,
   query,
   run,
   span,
@@ -110,7 +111,8 @@ export async function rotateWebhookSecret(
              previous_webhook_secret_expires_at =
                case when ${isReadable} then clock_timestamp() + ${span(OVERLAP_MS)} end
        where id = ${organizationId}
-         and (${force} or coalesce(previous_webhook_secret_expires_at <= clock_timestamp(), true))
+         and (${force}
+              or coalesce(not ${lasts(sql`previous_webhook_secret_expires_at`, OVERLAP_MS)}, true))
       returning previous_webhook_secret_expires_at as "previousWebhookSecretExpiresAt"`;
     if (!rotated) {
       const { previousSecretValidUntil } = await showWebhookSecret(

@@ -1,5 +1,5 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, only, query, run, span } from '../client.ts';
+import { type Database, lasts, only, query, run, span } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import { storedEmails } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
@@ -83,10 +83,11 @@ export async function claimUnchecked(
           and w.unchecked
           and w.email <> all(${sql.param([...except])}::text[])
           and (w.checking_until is null
-               or w.checking_until < clock_timestamp()
                or case
-                    when w.reason = ${GREYLISTED} then ${greylisted}
+                    when w.reason = ${GREYLISTED}
+                      then ${greylisted} or w.checking_until < clock_timestamp()
                     else w.checking_for = ${requestId}
+                      or not ${lasts(sql`w.checking_until`, claimMs)}
                   end)
           and exists (
             select from email_checks n

@@ -1,5 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, run } from '../client.ts';
+import { type Database, isAhead, run } from '../client.ts';
+import { paceOf } from './sources.ts';
 
 // Statistics of the sources for operators: calls, results, costs, and circuit breakers.
 
@@ -10,7 +11,8 @@ import { type Database, run } from '../client.ts';
  */
 export const BREAKER = sql`case
   when h.state = 'open' and h.open_until <= clock_timestamp() - interval '15 minutes' then 'idle'
-  when h.state = 'open' and h.open_until <= clock_timestamp() then 'half_open'
+  when h.state = 'open' and (h.open_until <= clock_timestamp() or ${isAhead(sql`h.opened_at`)})
+    then 'half_open'
   else coalesce(h.state, 'closed')
 end`;
 
@@ -44,6 +46,8 @@ export interface SourceStats extends Record<string, unknown> {
   readonly p95WaitedMs: number | null;
   /** Requests that are waiting for a slot now. */
   readonly waiting: number;
+  /** The time of the next free slot under the rate limits; null if a call can be made now. */
+  readonly nextSlotAt: string | null;
   /** The number of failed calls by state and reason, such as `retry: rate_limit`. */
   readonly errors: Readonly<Record<string, number>>;
   /**
@@ -67,7 +71,7 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
   const from = sql`${since.toISOString()}::timestamptz`;
   const openUntil = isoTime(sql`h.open_until`);
   const pausedUntil = isoTime(sql`h.paused_until`);
-  return await run<SourceStats>(db)`
+  const rows = await run<SourceStats & { rates: UsedRates }>(db)`
     with called as (
       select account_of(vendor) as source,
              'vendor' as role,
@@ -124,6 +128,10 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
        group by source
     ), waiting as (
       select source, count(*)::int as requests from source_slots group by source
+    ), rates as (
+      select source, jsonb_object_agg(limit_name, extract(epoch from next_at) * 1000) as rates
+        from source_rates
+       group by source
     ), spent as (
       select source,
              sum(credits)::float8 as credits,
@@ -148,10 +156,12 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
            round(f.p95)::float8 as "p95Ms",
            f.p95_waited as "p95WaitedMs",
            coalesce(w.requests, 0) as waiting,
+           coalesce(r.rates, '{}') as rates,
            coalesce(e.errors, '{}') as errors,
            ${BREAKER} as breaker,
            case when h.state = 'open' then ${openUntil} end as "openUntil",
-           case when h.paused_until > clock_timestamp() then ${pausedUntil} end as "pausedUntil",
+           case when h.paused_until > clock_timestamp() and ${isAhead(sql`h.paused_at`)} is not true
+                then ${pausedUntil} end as "pausedUntil",
            h.last_error as "lastError",
            coalesce(s.today, 0) as "creditsToday"
       from stats f
@@ -159,11 +169,27 @@ export async function readSourceStats(db: Database, since: Date): Promise<Source
       full join spent s using (source)
       left join errors e using (source)
       left join waiting w using (source)
+      left join rates r using (source)
       left join source_prices p using (source)
      cross join lateral (
        select coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits
      ) cost
      order by source`;
+  return rows.map(({ rates, ...row }) =>
+    Object.assign(row, { nextSlotAt: nextSlotOf(rates) }),
+  );
+}
+
+/** The times of the next evenly spaced calls, in milliseconds since the epoch, by rate limit. */
+type UsedRates = Readonly<Record<string, number>>;
+
+function nextSlotOf(rates: UsedRates): string | null {
+  const slots = Object.entries(rates).map(([name, nextMs]) => {
+    const [calls = 0, perMs = 0] = name.split('/').map(Number);
+    return nextMs - paceOf({ calls, perMs }).burstMs;
+  });
+  const at = Math.max(...slots);
+  return at > Date.now() ? new Date(at).toISOString() : null;
 }
 
 function isoTime(time: SQL): SQL {

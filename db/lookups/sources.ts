@@ -1,6 +1,7 @@
 import { notInArray, type SQL, sql } from 'drizzle-orm';
 import {
   type Database,
+  isAhead,
   only,
   query,
   run,
@@ -164,13 +165,14 @@ export async function admitCall<Row = unknown>(
  * of 500 calls a day would allow only one call every three minutes. In both cases, the calls in any
  * period are at most as many as the limit allows.
  */
-function paceOf({ calls, perMs }: Rate) {
+export function paceOf({ calls, perMs }: Rate) {
   const burst = perMs > MINUTE_MS ? Math.ceil(calls / 2) : 1;
   const paceMs = (perMs * MARGIN) / (calls - burst + 1);
   return {
     name: `${calls}/${perMs}`,
     pace: `${paceMs} milliseconds`,
     burst: `${paceMs * (burst - 1)} milliseconds`,
+    burstMs: paceMs * (burst - 1),
   };
 }
 
@@ -213,12 +215,19 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
         era = era + (state = 'open')::integer,
         state = 'closed',
         failures = 0,
+        opened_at = null,
         open_until = null,
         last_error = null
         where ${ofThisEra} and (state = 'open' or failures > 0)`;
     case 'rate_limit': {
       const pause = span(outcome.afterMs ?? DEFAULT_PAUSE_MS);
-      return sql`paused_until = greatest(paused_until, clock_timestamp() + ${pause}) where true`;
+      // If the clock was set back since the last pause, its end says nothing (closed_until).
+      return sql`
+        paused_at = clock_timestamp(),
+        paused_until = greatest(
+          case when ${isAhead(sql`paused_at`)} then null else paused_until end,
+          clock_timestamp() + ${pause})
+        where true`;
     }
     case 'failed': {
       // A failed trial call changes nothing. The time of the next trial was set when this one was
@@ -229,6 +238,7 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
         last_error = ${outcome.why},
         state = case when ${opens} then 'open' else state end,
         era = era + (${opens})::integer,
+        opened_at = case when ${opens} then clock_timestamp() end,
         open_until = case when ${opens} then clock_timestamp() + ${span(TRIAL_EVERY_MS)} end
         where ${ofThisEra} and state = 'closed'`;
     }
@@ -244,6 +254,7 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
         last_error = ${outcome.why},
         state = 'open',
         era = era + (state = 'closed')::integer,
+        opened_at = clock_timestamp(),
         open_until = clock_timestamp() + ${open}
         where ${ofThisEra}`;
     }

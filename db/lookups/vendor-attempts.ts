@@ -67,6 +67,44 @@ export async function recordSkipped(
 }
 
 /**
+ * Records that a lookup did not call a vendor, because the first possible time was too late. Records
+ * nothing if the vendor may still respond to an earlier call, because a later row would hide it.
+ * @param why the reason of the wait
+ * @param afterMs the time until the vendor could be called
+ */
+export async function recordNotCalled(
+  db: Database,
+  {
+    requestId,
+    vendor,
+    why,
+    afterMs,
+  }: Readonly<Record<'requestId' | 'vendor' | 'why', string>> & {
+    readonly afterMs: number;
+  },
+): Promise<void> {
+  await run(db)`
+    insert into vendor_attempts (
+      lookup_id, vendor, n, request_id, state, reason, started_at, ended_at
+    )
+    select r.lookup_id, ${vendor}, coalesce(last.n, 0) + 1, r.id, 'skip',
+           ${why} || to_char(
+             (at + ${span(afterMs)}) at time zone 'UTC', ' "until" YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+           at, at
+      from requests r
+     cross join clock_timestamp() at
+      left join lateral (
+        select n, state
+          from vendor_attempts
+         where lookup_id = r.lookup_id and vendor = ${vendor}
+         order by n desc limit 1
+      ) last on true
+     where r.id = ${requestId} and r.lookup_id is not null
+       and coalesce(last.state in ('skip', 'retry'), true)
+        on conflict do nothing`;
+}
+
+/**
  * Records the job id that an asynchronous vendor returned, so that the result is fetched by polling
  * and not paid for twice. After each poll, records when the next poll is due. Also works for an
  * attempt that was marked as lost in the meantime.
@@ -99,6 +137,7 @@ export async function recordVendorJob(
         jobRef,
         endedAt: null,
         reason: null,
+        leasedAt: clockTime,
         leaseUntil: sql`clock_timestamp() + ${span(nextPollMs)}`,
       })
       .where(and(isUnanswered(key), notExists(isRepeated)));

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, run, span } from '../client.ts';
+import { type Database, isAhead, run, span } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { requests, vendorAttempts } from '../schema.ts';
@@ -106,12 +106,15 @@ type Decision =
   /** Record that the last call was lost, because its worker died. */
   | { readonly kind: 'lose' }
   /** Take over the job that an earlier lookup started. */
-  | { readonly kind: 'adopt'; readonly orphanOf: string };
+  | { readonly kind: 'adopt'; readonly orphanOf: string }
+  /** Replace a lease that began in the future, because the clock was set back since then. */
+  | { readonly kind: 'renew' };
 
 function decide(call: VendorCall, state: JoinedState): Decision {
   // The person was suppressed while this lookup ran.
   if (state.suppressed) return over(state, 'blocked', 'suppressed');
   if (state.stored) return { kind: 'stored' };
+  if (state.isLeaseAhead) return { kind: 'renew' };
   if (state.state !== null) return DECISIONS[state.state](state, call);
   if (state.orphanOf !== null) return { kind: 'adopt', orphanOf: state.orphanOf };
   return { kind: 'call' };
@@ -185,6 +188,9 @@ async function perform(
       case 'adopt':
         await adoptJob(db, call, state.lookupId, decision.orphanOf);
         return null;
+      case 'renew':
+        await renewLease(db, call, last);
+        return null;
       default:
         return decision;
     }
@@ -213,6 +219,8 @@ interface RequestState extends OfRequest {
   readonly state: Attempt['state'] | null;
   readonly reason: Attempt['reason'];
   readonly leaseMs: number | null;
+  /** True if the lease of an open attempt began in the future. */
+  readonly isLeaseAhead: boolean;
   /** The number of attempts whose response was lost. */
   readonly lost: number;
   /**
@@ -243,6 +251,8 @@ async function readState(
            last.reason,
            coalesce(last.lost, 0) as lost,
            (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",
+           coalesce(last.ended_at is null and ${isAhead(sql`last.leased_at`)}, false)
+             as "isLeaseAhead",
            case when last.n is null then (
              select o.lookup_id
                from lookups l join vendor_attempts o on o.lookup_id = l.id
@@ -253,7 +263,7 @@ async function readState(
               order by o.started_at desc limit 1) end as "orphanOf"
       from requests r
       left join lateral (
-        select n, state, reason, lease_until,
+        select n, state, reason, lease_until, leased_at, ended_at,
                (count(*) filter (where state = 'lost') over ())::int as lost
           from vendor_attempts
          where lookup_id = r.lookup_id and vendor = ${vendor}
@@ -291,14 +301,14 @@ async function claimNewCall(
   const record = sql`
     insert into vendor_attempts (
       lookup_id, vendor, n, request_id, started_at, waited_ms,
-      state, reason, credits, ended_at, lease_until
+      state, reason, credits, ended_at, leased_at, lease_until
     )
-    select ${lookupId}, ${vendor}, ${n}, ${requestId}, at, waited_ms, one.*
+    select ${lookupId}, ${vendor}, ${n}, ${requestId}, admission.at, waited_ms, one.*
       from admission, lateral (
-             select 'submitting', null, ${cost}::numeric, null::timestamptz, ${leaseUntil(call)}
+             select 'submitting', null, ${cost}::numeric, null::timestamptz, at, ${leaseUntil(call)}
               where kind = 'go'
              union all
-             select 'skip', 'daily_credits', 0, at, null
+             select 'skip', 'daily_credits', 0, at, null, null
               where kind = 'spent') one
     returning ${CLAIMED}`;
   const source = accountOf(vendor);
@@ -323,7 +333,7 @@ async function claimPoll(
 ): Promise<NextStep> {
   const record = sql`
     update vendor_attempts
-       set lease_until = ${leaseUntil(call)}, polls = polls + 1
+       set leased_at = at, lease_until = ${leaseUntil(call)}, polls = polls + 1
       from admission
      where kind = 'go'
        and lookup_id = ${attempt.lookupId}
@@ -342,6 +352,26 @@ async function claimPoll(
   // Another request of the lookup has started the poll since we read the state.
   if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: CHECK_AGAIN_MS };
   return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, requestedType };
+}
+
+/**
+ * Replaces a lease that began in the future. The call may still be running, so its lease begins
+ * again. A job is polled at once.
+ */
+async function renewLease(
+  db: Database,
+  { callMs }: VendorCall,
+  { lookupId, vendor, n }: AttemptId,
+): Promise<void> {
+  await run(db)`
+    update vendor_attempts
+       set leased_at = clock_timestamp(),
+           lease_until = clock_timestamp() + case
+             when state = 'submitting' then ${span(callMs + LEASE_MARGIN_MS)}
+             else interval '0'
+           end
+     where lookup_id = ${lookupId} and vendor = ${vendor} and n = ${n} and ended_at is null
+       and ${isAhead(sql`leased_at`)}`;
 }
 
 /**
@@ -369,9 +399,9 @@ async function adoptJob(
        where (a.lookup_id, a.vendor, a.n) = (o.lookup_id, o.vendor, o.n)
     )
     insert into vendor_attempts (
-      lookup_id, vendor, n, request_id, state, credits, job_ref, lease_until, started_at
+      lookup_id, vendor, n, request_id, state, credits, job_ref, leased_at, lease_until, started_at
     )
     select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending',
-           credits, job_ref, lease_until, started_at
+           credits, job_ref, leased_at, lease_until, started_at
       from orphan`;
 }

@@ -148,7 +148,9 @@ CREATE TABLE "source_health" (
 	"state" text DEFAULT 'closed' NOT NULL,
 	"failures" integer DEFAULT 0 NOT NULL,
 	"era" integer DEFAULT 0 NOT NULL,
+	"opened_at" timestamp (3) with time zone,
 	"open_until" timestamp (3) with time zone,
+	"paused_at" timestamp (3) with time zone,
 	"paused_until" timestamp (3) with time zone,
 	"last_error" text,
 	CONSTRAINT "source_health_state_check" CHECK (state in ('closed', 'open'))
@@ -223,6 +225,7 @@ CREATE TABLE "vendor_attempts" (
 	"job_ref" text,
 	"reason" text,
 	"lease_until" timestamp (3) with time zone,
+	"leased_at" timestamp (3) with time zone,
 	"polls" integer DEFAULT 0 NOT NULL,
 	"credits" numeric(12, 3) DEFAULT 0 NOT NULL,
 	"candidates" smallint DEFAULT 0 NOT NULL,

@@ -7,12 +7,16 @@ alter table source_spend set (fillfactor = 50);
 
 -- Returns the reason why a source must not be called, and the end of that time. Either the source
 -- asked for a pause (Retry-After), or its circuit breaker is open. Returns nulls if the source may
--- be called.
+-- be called. If the pause or the opening begins in the future, the clock was set back since then, for
+-- example by a failover. It then counts as over, because nobody knows when it ends. The tolerance of
+-- a second is for rounding.
 create function closed_until(health source_health, at timestamptz, out why text, out until timestamptz)
 language sql immutable as $$
   select why, until
-    from (values (1, 'paused', health.paused_until), (2, 'breaker_open', health.open_until)) reason (rank, why, until)
-   where until > at
+    from (values
+           (1, 'paused', health.paused_at, health.paused_until),
+           (2, 'breaker_open', health.opened_at, health.open_until)) reason (rank, why, since, until)
+   where until > at and coalesce(since < at + interval '1 s', true)
    order by rank limit 1
 $$;
 
@@ -37,7 +41,7 @@ returns boolean language sql stable as $$
   select verifiers = '[]' or exists (
     select from jsonb_to_recordset(verifiers) v (source text, cost numeric, "dailyCredits" numeric)
            left join source_health h using (source)
-     where coalesce(h.state, 'closed') = 'closed' and coalesce(h.paused_until <= at, true)
+     where coalesce(h.state, 'closed') = 'closed' and (closed_until(h, at)).why is null
        and has_budget(v.source, organization, on_day, v.cost, v."dailyCredits"))
 $$;
 
@@ -62,6 +66,11 @@ $$;
 -- lookup needs 1.9 attempts on average (test/bench/slots.ts). The distance between slots is 3%
 -- longer than the limit requires, because calls start some milliseconds late.
 --
+-- If the clock was set back, stored times are too far in the future. Slots that were asked for in the
+-- future are deleted, and so are reserved slots that are more than 5 s away. The next free slot of a
+-- limit is never further away than 5 s and the distance between two slots. The tolerance of a second
+-- is for rounding.
+--
 -- limits: a JSON array with the name, pace, and burst of each rate limit. The pace is the time
 -- between two calls, and the burst is how far calls may be ahead of the pace. latest: the last time
 -- at which a slot is still useful for the request.
@@ -74,7 +83,14 @@ declare
   mine source_slots;
   ahead integer;
 begin
-  delete from source_slots s where s.source = a_source and s.slot_at < at - interval '10 s';
+  delete from source_slots s
+   where s.source = a_source
+     and (s.slot_at < at - interval '10 s'
+          or s.asked_at > at + interval '1 s'
+          or s.is_reserved and s.slot_at > at + interval '6 s');
+  update source_rates r set next_at = at + interval '5 s' + l.burst + l.pace
+    from jsonb_to_recordset(limits) l (name text, pace interval, burst interval)
+   where r.source = a_source and r.limit_name = l.name and r.next_at > at + interval '6 s' + l.burst + l.pace;
   select * into mine from source_slots s where s.source = a_source and s.request_id = asker;
   if mine.is_reserved and mine.slot_at > late then
     slot_at := mine.slot_at;
@@ -181,7 +197,7 @@ begin
       on conflict (source, day, organization_id) do update set credits = s.credits + excluded.credits;
   end if;
   if health.state = 'open' then
-    update source_health set open_until = at + trial_every where source = a_source;
+    update source_health set opened_at = at, open_until = at + trial_every where source = a_source;
   end if;
   kind := 'go';
 end $$;

@@ -1,5 +1,5 @@
 import { and, eq, isNull, lt, min, sql } from 'drizzle-orm';
-import { type Database, query, run, span } from '../client.ts';
+import { type Database, isAhead, query, run, span } from '../client.ts';
 import { batches, requests } from '../schema.ts';
 
 // The queries of the sweep, a periodic job that settles overdue requests and restarts missing
@@ -111,7 +111,8 @@ export async function listToStart(
         select *, row_number() over (partition by organization_id order by created_at) as place
           from batches
          where started_at is null
-           and created_at < clock_timestamp() - ${span(olderThanMs)}
+           and (created_at < clock_timestamp() - ${span(olderThanMs)}
+                or ${isAhead(sql`created_at`)})
          order by place, created_at
          limit ${limit}
       ) waiting
@@ -133,7 +134,8 @@ export async function listOverdueOwners(db: Database): Promise<string[]> {
 
 /**
  * Claims batches in progress whose workflows were not checked within the last `everyMs`, and marks
- * them as checked, so that concurrent sweeps do not check the same batches.
+ * them as checked, so that concurrent sweeps do not check the same batches. A check in the future was
+ * made before the clock was set back, and does not count.
  */
 export async function claimUnfinished(
   db: Database,
@@ -146,7 +148,8 @@ export async function claimUnfinished(
        select id
          from batches
         where started_at is not null
-          and coalesce(checked_at, started_at) < now() - ${span(everyMs)}
+          and (coalesce(checked_at, started_at) < now() - ${span(everyMs)}
+               or ${isAhead(sql`coalesce(checked_at, started_at)`)})
           and status = 'in-progress'
         order by coalesce(checked_at, started_at)
         limit ${limit}

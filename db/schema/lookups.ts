@@ -43,6 +43,8 @@ export const vendorAttempts = pgTable(
      * time of the next poll.
      */
     leaseUntil: time('lease_until'),
+    /** The time when lease_until was set. */
+    leasedAt: time('leased_at'),
     polls: integer('polls').notNull().default(0),
     /**
      * The cost in the vendor's credits. The expected cost is reserved before the call, and is
@@ -109,8 +111,12 @@ export const sourceHealth = pgTable(
      * was admitted in an earlier era is ignored.
      */
     era: integer('era').notNull().default(0),
+    /** The time when open_until was set. */
+    openedAt: time('opened_at'),
     /** The time of the next trial call while the breaker is open. */
     openUntil: time('open_until'),
+    /** The time when paused_until was set. */
+    pausedAt: time('paused_at'),
     /**
      * The end of the pause that the source asked for with Retry-After. Until then, no calls are
      * made.

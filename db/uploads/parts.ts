@@ -1,5 +1,5 @@
 import { and, eq, isNull, sql } from 'drizzle-orm';
-import { type Database, query, run, span } from '../client.ts';
+import { type Database, isAhead, query, run, span } from '../client.ts';
 import { uploadParts, uploads } from '../schema.ts';
 import type { RequestedType, StopReason } from '../words.ts';
 
@@ -221,7 +221,7 @@ export async function claimUnsubmitted(
         where started_at is not null
           and submitted_at is null
           and stop_reason is null
-          and checked_at < now() - ${span(everyMs)}
+          and (checked_at < now() - ${span(everyMs)} or ${isAhead(sql`checked_at`)})
         order by checked_at
         limit ${limit}
           for update skip locked)

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { only, run, span, type Transaction } from '../client.ts';
+import { lasts, only, run, span, type Transaction } from '../client.ts';
 import { webhookHosts } from '../schema.ts';
 import { type HostKey, readBreaker } from './hosts.ts';
 
@@ -18,7 +18,7 @@ import { type HostKey, readBreaker } from './hosts.ts';
 // go wrong when a worker dies, and each decision counts the leases again.
 
 /** How long deliveries wait for a host that is away, in milliseconds. */
-interface Rests {
+export interface Rests {
   readonly firstMs: number;
   readonly longestMs: number;
 }
@@ -87,7 +87,7 @@ export async function admitToHost(
 ): Promise<HostAdmission> {
   await lockSlots(tx, key);
   const load = await readLoad(tx, key);
-  const breaker = await readBreaker(tx, key);
+  const breaker = await readBreaker(tx, key, rests.firstMs);
   // While the breaker is open, only one attempt may run at a time. During the rest, this must be an
   // owed attempt.
   if (breaker.isOpen && (load.ofHost > 0 || (breaker.isResting && !owed))) {
@@ -148,6 +148,7 @@ async function readLoad(
               from webhook_attempts a
               join webhook_deliveries t on t.id = a.delivery_id
              where a.started_at > (select clock_timestamp()) - ${span(1000)}
+               and a.started_at < (select clock_timestamp()) + ${span(1000)}
                and t.leased_host = ${host}) as "lastSecond"
       from webhook_deliveries d
      cross join lateral (
@@ -155,7 +156,9 @@ async function readLoad(
               d.leased_host = ${host} as theirs,
               ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000
                 as age_ms) lease
-     where d.leased_until > (select clock_timestamp())`;
+     -- The second limits leave out times that were stored before the clock was set back.
+     where d.leased_until > (select clock_timestamp())
+       and d.leased_until < (select clock_timestamp()) + ${span(LEASE_MS + 1000)}`;
   return only(load);
 }
 
@@ -197,7 +200,8 @@ async function waitForSlot(
 }
 
 /**
- * Reserves the next turn in a queue of deliveries.
+ * Reserves the next turn in a queue of deliveries. A last turn that is more than twice `longestMs`
+ * ahead was reserved before the clock was set back, so the queue begins again.
  * @returns milliseconds until the turn; null if the queue is longer than `longestMs`
  */
 async function takeTurn(
@@ -217,9 +221,14 @@ async function takeTurn(
     })
     .onConflictDoUpdate({
       target: [webhookHosts.organizationId, webhookHosts.host],
-      set: { turnAt: sql`greatest(${turnAt}, clock_timestamp()) + ${span(paceMs)}` },
+      set: {
+        turnAt: sql`
+          case when ${lasts(turnAt, 2 * longestMs)} then ${turnAt} else clock_timestamp() end
+            + ${span(paceMs)}`,
+      },
       setWhere: sql`
-        coalesce(${turnAt}, '-infinity') < clock_timestamp() + ${span(longestMs)}`,
+        coalesce(${turnAt}, '-infinity') < clock_timestamp() + ${span(longestMs)}
+          or not ${lasts(turnAt, 2 * longestMs)}`,
     })
     .returning({
       ms: sql<number>`(extract(epoch from ${turnAt} - clock_timestamp()) * 1000)::float8`,

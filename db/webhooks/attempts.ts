@@ -1,9 +1,16 @@
 import { and, eq, isNotNull, sql } from 'drizzle-orm';
-import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
+import {
+  clock,
+  type Database,
+  ROUNDING_MS,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
-import { admitToHost, LEASE_MS } from './admission.ts';
+import { admitToHost, LEASE_MS, type Rests } from './admission.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
 import { firstRestMs, type HostHealth, noteHost } from './hosts.ts';
 import { giveBackAddresses } from './networks.ts';
@@ -102,7 +109,14 @@ export async function claimDelivery(
     if (!row.final) return NOT_FINAL;
     if (row.leasedMs > 0)
       return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
-    if (row.dueMs > 0) return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
+    const rests = {
+      firstMs: firstRestMs(webhookScheduleMs),
+      longestMs: webhookLongestRestMs,
+    };
+    // A longer wait was stored before the clock was set back, or by a longer schedule.
+    const longestMs = longestWaitMs(row, webhookScheduleMs, rests) + ROUNDING_MS;
+    if (row.dueMs > 0 && row.dueMs <= longestMs)
+      return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
     if (row.suspended) {
       // While webhooks are suspended, the retry schedule does not advance.
       await putOff(tx, deliveryId, { step, stepAt: null }, SUSPENDED_MS);
@@ -110,10 +124,6 @@ export async function claimDelivery(
     }
     const owed = step === 0 || step >= webhookScheduleMs.length - 1;
     const host = URL.parse(row.url ?? '')?.host ?? '';
-    const rests = {
-      firstMs: firstRestMs(webhookScheduleMs),
-      longestMs: webhookLongestRestMs,
-    };
     const admission = await admitToHost(tx, { organizationId, host }, owed, rests);
     if (admission.kind === 'wait') {
       const { why, afterMs } = admission;
@@ -153,6 +163,27 @@ export async function claimDelivery(
     };
     return { kind: 'attempt', claim };
   });
+}
+
+type Locked = NonNullable<Awaited<ReturnType<typeof lockDelivery>>>;
+
+/**
+ * Returns the longest time that a delivery may still wait by the rule that set the time of its next
+ * attempt: a suspension, the schedule, or an unavailable host. A receiver may ask for twice the
+ * scheduled wait (`delayBefore`).
+ */
+function longestWaitMs(
+  { step, stepAt, stepMs, dueMs }: Locked,
+  scheduleMs: readonly number[],
+  rests: Rests,
+): number {
+  if (stepAt === null) return SUSPENDED_MS;
+  const isScheduled = dueMs - stepMs < ROUNDING_MS;
+  if (isScheduled) return 2 * (scheduleMs[step] ?? 0);
+  // A delivery begins to wait for its host when its attempt is due. If that is in the future, the
+  // clock was set back since then.
+  if (stepMs > ROUNDING_MS) return 0;
+  return Math.max(rests.firstMs, rests.longestMs);
 }
 
 /**

@@ -1,9 +1,10 @@
 import { and, type Column, eq, isNull, or, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction } from '../client.ts';
+import { type Database, lasts, query, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
 import { decryptSecret } from '../secrets.ts';
+import { LEASE_MS } from './admission.ts';
 
 // The URL is that of the delivery's batch. A message without a batch has its own. Queries with this
 // expression join batches with a left join.
@@ -72,8 +73,9 @@ export async function ownsBatch(
 }
 
 /**
- * Locks a delivery and reads its state. `leasedMs` and `dueMs` are milliseconds from now, or 0 if
- * that time has passed.
+ * Locks a delivery and reads its state. `stepMs`, `leasedMs`, and `dueMs` are milliseconds from
+ * now, or 0 if that time has passed. A lease that would last longer than `LEASE_MS` was stored
+ * before the clock was set back, and counts as passed.
  * @param batchId the batch that the delivery must belong to, or null for any batch
  */
 export async function lockDelivery(
@@ -89,9 +91,12 @@ export async function lockDelivery(
       state: webhookDeliveries.state,
       step: webhookDeliveries.step,
       stepAt: webhookDeliveries.stepAt,
+      stepMs: msUntil(webhookDeliveries.stepAt),
       resends: webhookDeliveries.resends,
       attempts: webhookDeliveries.attempts,
-      leasedMs: msUntil(webhookDeliveries.leasedUntil),
+      leasedMs: sql<number>`
+        case when ${lasts(webhookDeliveries.leasedUntil, LEASE_MS)}
+             then ${msUntil(webhookDeliveries.leasedUntil)} else 0 end`,
       dueMs: msUntil(webhookDeliveries.dueAt),
       organizationId: organizations.id,
       url: TARGET_URL,

@@ -1,7 +1,8 @@
 import { and, asc, eq, gt, type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, transaction } from '../client.ts';
+import { type Database, lasts, query, transaction } from '../client.ts';
 import { organizations, webhookDeliveries } from '../schema.ts';
+import { LEASE_MS } from './admission.ts';
 import { beginRound, MAX_RESENDS } from './resends.ts';
 
 // Hastens pending deliveries that wait for a later attempt, for example after a receiver or our own
@@ -64,7 +65,7 @@ function isWaiting(organizationId: string | null): SQL | undefined {
   return and(
     eq(webhookDeliveries.state, 'pending'),
     sql`${webhookDeliveries.dueAt} > clock_timestamp()`,
-    sql`coalesce(${webhookDeliveries.leasedUntil} <= clock_timestamp(), true)`,
+    sql`${lasts(webhookDeliveries.leasedUntil, LEASE_MS)} is not true`,
     eq(organizations.webhooksSuspended, false),
     organizationId === null
       ? undefined

@@ -1,5 +1,5 @@
 import { and, eq, gt, sql } from 'drizzle-orm';
-import { run, span, type Transaction } from '../client.ts';
+import { lasts, run, span, type Transaction } from '../client.ts';
 import { webhookHosts } from '../schema.ts';
 import type { AttemptReason } from '../words.ts';
 
@@ -57,16 +57,21 @@ export function longestWaitMs(scheduleMs: readonly number[]): number {
 
 /**
  * Reads the breaker of a host. `isResting` is true until the next trial is due, and null while the
- * breaker is closed. `awayMs` is the time since the first of the latest failures in a row, and null
+ * breaker is closed. It is false if the rest would be longer than the longest one, because the clock
+ * was set back since then. `awayMs` is the time since the first of the latest failures in a row, and null
  * before the first failure.
  */
-export async function readBreaker(tx: Transaction, { organizationId, host }: HostKey) {
+export async function readBreaker(
+  tx: Transaction,
+  { organizationId, host }: HostKey,
+  restMs: number,
+) {
   const { era, openUntil, failingSince, acceptedAt, provenNetworks } = webhookHosts;
   const [breaker] = await tx
     .select({
       era,
       isOpen: sql<boolean>`${openUntil} is not null`,
-      isResting: sql<boolean | null>`${openUntil} > clock_timestamp()`,
+      isResting: sql<boolean | null>`${lasts(openUntil, restMs * LONGEST_REST)}`,
       awayMs: sql<number | null>`
         (extract(epoch from clock_timestamp() - ${failingSince}) * 1000)::float8`,
       isProven: sql<boolean>`${acceptedAt} is not null`,
@@ -179,6 +184,7 @@ async function noteSilence(
                          else h.open_until end
                from (select case when h.open_until is null
                                  then h.failures + 1 >= ${FAILURES_TO_OPEN}
-                                 else h.open_until <= clock_timestamp() end as opens) trial)
+                                 else not ${lasts(sql`h.open_until`, restMs * LONGEST_REST)}
+                            end as opens) trial)
      where h.era = ${era}`;
 }

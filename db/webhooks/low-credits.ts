@@ -2,7 +2,7 @@ import { and, eq, lt, sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
 import { isSandbox, requireOpen } from '../accounts/organizations.ts';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, query, transaction } from '../client.ts';
+import { clock, type Database, isAhead, query, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import {
@@ -76,7 +76,10 @@ function detailsOf(alert: LowCreditAlert | null) {
 const IS_DUE = and(
   lowCreditAlerts.armed,
   lt(creditBalances.available, lowCreditAlerts.threshold),
-  sql`coalesce(${lowCreditAlerts.sentAt} < clock_timestamp() - interval '1 hour', true)`,
+  sql`coalesce(
+    ${lowCreditAlerts.sentAt} < clock_timestamp() - interval '1 hour'
+      or ${isAhead(lowCreditAlerts.sentAt)},
+    true)`,
   sql`not ${organizations.webhooksSuspended}`,
 );
 

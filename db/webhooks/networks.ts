@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run, span, type Transaction } from '../client.ts';
+import { type Database, lasts, run, span, type Transaction } from '../client.ts';
 
 // Limits the attempts to an IP address, for hosts that have never accepted a delivery there.
 // Otherwise, a customer could flood a third party through us, with host names that point at its
@@ -37,8 +37,12 @@ export async function admitToAddresses(
         from asked
        order by network
       on conflict (network) do update
-         set spent_until = greatest(n.spent_until, clock_timestamp()) + ${span(SPEND_MS)}
+         -- More than an hour can't be spent. Then the clock was set back, and one attempt is left.
+         set spent_until = greatest(
+               least(n.spent_until, clock_timestamp() + ${span(HOUR_MS - SPEND_MS)}),
+               clock_timestamp()) + ${span(SPEND_MS)}
        where n.spent_until <= clock_timestamp() + ${span(HOUR_MS - SPEND_MS)}
+          or not ${lasts(sql`n.spent_until`, HOUR_MS)}
       returning network
     )
     select address from asked join admitted using (network)`;

@@ -2,6 +2,7 @@ import { and, asc, eq, gte, isNull, lte, or, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
+  isAhead,
   moment,
   only,
   query,
@@ -61,7 +62,9 @@ export const MAX_RESENDS = 500;
 
 /** Tests whether a customer may resend a row of webhook_deliveries by the hourly limit. */
 const MAY_RESEND = sql`coalesce(
-  customer_resends[${RESENDS_PER_HOUR}::int] <= clock_timestamp() - interval '1 hour', true)`;
+  customer_resends[${RESENDS_PER_HOUR}::int] <= clock_timestamp() - interval '1 hour'
+    or ${isAhead(sql`customer_resends[${RESENDS_PER_HOUR}::int]`)},
+  true)`;
 
 /**
  * Resends a delivery at its customer's request, at most ten times an hour. A delivery that waits

@@ -146,12 +146,22 @@ function percent(share: number | null): string | null {
   return `${(share * 100).toFixed(1)} %`.padStart('100.0 %'.length);
 }
 
+/** The columns of the table that says when each source can be called. */
+const STATE_COLUMNS = [
+  'source',
+  'breaker',
+  'lastError',
+  'openUntil',
+  'pausedUntil',
+  'nextSlotAt',
+] as const;
+
 function partsOf(lines: readonly ReturnType<typeof withRates>[]): Part[] {
   const errors = lines.flatMap(({ source, errors }) =>
     Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );
   const stats = lines.map(
-    ({ breaker, openUntil, pausedUntil, lastError, errors, ...rest }) => {
+    ({ breaker, openUntil, pausedUntil, nextSlotAt, lastError, errors, ...rest }) => {
       const row = { ...rest, hitRate: percent(rest.hitRate) };
       return leading(row, ['source', 'role', 'hitRate', 'dollars']);
     },
@@ -159,7 +169,7 @@ function partsOf(lines: readonly ReturnType<typeof withRates>[]): Part[] {
   return [
     table(stats),
     'STATE NOW',
-    table(lines, ['source', 'breaker', 'lastError', 'openUntil', 'pausedUntil']),
+    table(lines, STATE_COLUMNS),
     'ERRORS',
     table(errors),
   ];

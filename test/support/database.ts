@@ -186,7 +186,7 @@ export function asRole(
 
 /** Controls the clock of a database. */
 export interface Travel {
-  /** Moves the clock forward for all connections. */
+  /** Moves the clock for all connections, back if the number is negative. */
   advance(ms: number): Promise<void>;
   /** Stops the clock, so that only `advance` moves it and the machine's speed does not matter. */
   freeze(): Promise<void>;

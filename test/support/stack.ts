@@ -47,6 +47,7 @@ import {
   SECRETS_KEY,
   temporaryFolder,
   testSetting,
+  travel,
 } from './database.ts';
 import {
   createCaller,
@@ -115,6 +116,8 @@ export interface StackOptions extends Partial<ApiConfig> {
    * the stack.
    */
   readonly time?: SkippedTime;
+  /** True if the test sets PostgreSQL's clock with the stack's `clock`. */
+  readonly travels?: boolean;
 }
 
 const API_KEY = 'test-rocketreach-key';
@@ -248,6 +251,7 @@ export async function startStack(options: StackOptions = {}) {
     reacherRates,
     elsewhere,
     time,
+    travels = false,
     ...settings
   } = others;
   const log = logOf(onLog);
@@ -263,6 +267,8 @@ export async function startStack(options: StackOptions = {}) {
   const dir = temporaryFolder((remove) => opened.defer(remove));
   const { db, url: databaseUrl } = opened.use(await openTestDatabase());
   if (time) opened.defer(await time.lead(databaseUrl));
+  const clock = travels ? await travel(databaseUrl) : null;
+  opened.defer(() => clock?.stop());
   const workerDb = openDatabase({
     url: asRole(databaseUrl, 'worker'),
     poolSize: 24,
@@ -383,6 +389,8 @@ export async function startStack(options: StackOptions = {}) {
     taskQueue,
     simulator,
     receiver,
+    /** PostgreSQL's clock; null without the option `travels`. */
+    clock,
     /** The worker's pool, with the rights of a worker. */
     workerDb,
     /** The environment with which `deploy/worker.ts` works for this stack. */

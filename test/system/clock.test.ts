@@ -2,14 +2,22 @@ import { randomBytes } from 'node:crypto';
 import test from 'ava';
 import { Webhook } from 'standardwebhooks';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { findUpload } from '../../db/uploads/uploads.ts';
 import { testSetting } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import {
+  acceptedIds,
+  eventually,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
+import { startedUpload } from '../support/uploads.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
 // Tests that a worker's clock may be five minutes off. Only PostgreSQL's and Temporal's clocks
-// decide.
+// decide. PostgreSQL's clock may be set back, for example by a failover (test/db/set-back.test.ts).
 
 const STEPS = { 'five minutes ahead': 300_000, 'five minutes behind': -300_000 };
 /** RocketReach works on this NPI first and has to be polled. */
@@ -63,3 +71,41 @@ for (const [title, stepMs] of Object.entries(STEPS)) {
     await workers.stop();
   });
 }
+
+test.serial(
+  "work goes on after PostgreSQL's clock was set back by ten minutes",
+  async (t) => {
+    const stack = await startStack({
+      travels: true,
+      rocketReach: { rates: ['5/1s'] },
+      sweepIntervalMs: 1000,
+    });
+    t.teardown(() => stack.stop());
+    const client = await stack.organization();
+    const { organizationId } = client;
+    const npis = ordinaryNpis('found', 40, 70_000);
+    let sent = 0;
+    /** Does each kind of work, and waits for its end, which takes much less than ten minutes. */
+    const work = async () => {
+      const webhook = { url: `${stack.receiver.url}/set-back` };
+      const { json } = await client.bulk({ npis: npis.splice(0, 8), webhook });
+      const uploadId = await startedUpload(stack.db, client, npis.splice(0, 4));
+      const { data } = await client.completed(json.batch_id);
+      t.true(data.every(({ status }) => status === 'completed'));
+      sent += data.length;
+      await eventually(async () => {
+        const upload = await findUpload(stack.db, { organizationId, uploadId });
+        return upload?.final === 4 || null;
+      });
+      await eventually(async () => stack.receiver.deliveries().length >= sent || null);
+    };
+    await stack.clock?.advance(600_000);
+    await work();
+    // Accepted by an API that died before it started the workflow.
+    const command = submitCommand(client, { npis: npis.splice(0, 1) });
+    const { batchId } = acceptedIds(await submit(stack.db, command, RULES));
+    await stack.clock?.advance(-600_000);
+    await client.completed(batchId);
+    await work();
+  },
+);
