@@ -33,6 +33,11 @@ const VERIFY_MS = 2 * 60_000;
  * the request.
  */
 const RESERVE_MS = 5000;
+/**
+ * The longest wait between two attempts of an activity, by its retry policy. Temporal makes no
+ * attempt that would begin after the deadline, so a lookup may end this long before it.
+ */
+const LAST_WAIT_MS = 30_000;
 
 /**
  * Finds the email of one NPI and settles its request. If an activity fails or the workflow is
@@ -95,6 +100,8 @@ async function askRegistry(request: LookupInput): Promise<string | null> {
 /**
  * Asks one source after the other until one has a usable email. Each source has a share of the time
  * until the deadline. Sources that did not respond within their share are asked again at the end.
+ * A source may have to wait for longer than its share then, for example for a trial call of its
+ * breaker. If another source responds sooner, the rest of the time is shared again.
  * @returns the last response of each source that was asked
  */
 async function askSources(
@@ -102,21 +109,29 @@ async function askSources(
   plan: SourcePlan,
 ): Promise<VendorAnswer[]> {
   const answers = new Map<PlannedSource, VendorAnswer>();
-  const silent: PlannedSource[] = [];
+  const isSilent = (source: PlannedSource) => {
+    const answer = answers.get(source);
+    return answer !== undefined && MEANING[answer.kind] === 'open';
+  };
   for (const source of plan.sources) {
     const share = Math.min(source.capMs, timeLeft(request));
     const answer = await ask(request, plan, source, share, false);
     answers.set(source, answer);
     show(answers);
     if (MEANING[answer.kind] === 'final') return [answer];
-    if (MEANING[answer.kind] === 'open') silent.push(source);
   }
-  for (const [index, source] of silent.entries()) {
-    const share = Math.floor(timeLeft(request) / (silent.length - index));
-    const answer = await ask(request, plan, source, share, true);
-    answers.set(source, answer);
-    show(answers);
-    if (MEANING[answer.kind] === 'final') return [answer];
+  let silent = plan.sources.filter(isSilent);
+  let before = Number.POSITIVE_INFINITY;
+  while (silent.length > 0 && silent.length < before) {
+    for (const [index, source] of silent.entries()) {
+      const share = Math.floor(timeLeft(request) / (silent.length - index));
+      const answer = await ask(request, plan, source, share, true);
+      answers.set(source, answer);
+      show(answers);
+      if (MEANING[answer.kind] === 'final') return [answer];
+    }
+    before = silent.length;
+    silent = silent.filter(isSilent);
   }
   return [...answers.values()];
 }
@@ -239,7 +254,8 @@ async function settle(
   if (final)
     return await db.settleRequest({ ...request, reason: final.reason ?? NO_SOURCE });
   const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
-  if (missing) return await refundCredits({ ...request, reason: reasonOf(missing) });
+  if (missing)
+    return await refundCredits({ ...request, reason: reasonOf(request, missing) });
   if (unidentified !== null)
     return await refundCredits({ ...request, reason: unidentified });
   return await db.settleRequest({
@@ -249,11 +265,14 @@ async function settle(
 }
 
 /**
- * Returns the reason for a refund. It is the failure of a source, or `deadline` with what the
- * lookup was waiting for, such as `deadline (rate_limit)`.
+ * Returns the reason for a refund. It is the failure of a source, or what the lookup was waiting
+ * for. At the deadline it is `deadline` with what the lookup was waiting for, such as `deadline
+ * (rate_limit)`. A lookup ends earlier if no source can be called again before the deadline.
  */
-function reasonOf({ kind, reason }: VendorAnswer): string {
+function reasonOf(request: LookupInput, { kind, reason }: VendorAnswer): string {
   if (MEANING[kind] === 'failed') return reason ?? 'lookup_failed';
+  // A call whose response was lost twice is not repeated, however much time is left.
+  if (kind === 'lost' || timeLeft(request) > LAST_WAIT_MS) return reason ?? kind;
   return reason === null ? 'deadline' : `deadline (${reason})`;
 }
 

@@ -183,10 +183,10 @@ const DECISIONS: Readonly<Record<keyof typeof MEANING, Decision>> = {
   ],
   lost: [
     { kind: 'lost', reason: 'unanswered' },
-    'failed: deadline (unanswered)',
+    'failed: unanswered',
     ...BOTH,
     'askVendor first-again',
-    'refundCredits deadline (unanswered)',
+    'refundCredits unanswered',
   ],
   later: [
     { kind: 'later', reason: 'greylisted' },
@@ -198,10 +198,10 @@ const DECISIONS: Readonly<Record<keyof typeof MEANING, Decision>> = {
   ],
   unresolved: [
     { kind: 'unresolved', reason: 'rate_limit' },
-    'failed: deadline (rate_limit)',
+    'failed: rate_limit',
     ...BOTH,
     'askVendor first-again',
-    'refundCredits deadline (rate_limit)',
+    'refundCredits rate_limit',
   ],
 };
 

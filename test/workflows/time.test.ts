@@ -1,9 +1,11 @@
 import test, { type ExecutionContext } from 'ava';
+import { sql } from 'drizzle-orm';
 import { startUpload } from '../../api/temporal.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { countUploadResults } from '../../db/uploads/uploads.ts';
 import { HOUR, SCHEDULE_MS } from '../support/deliveries.ts';
 import { eventNames } from '../support/histories.ts';
+import { operatorOn } from '../support/operator.ts';
 import {
   acceptedIds,
   type EnvelopeAnswer,
@@ -12,7 +14,12 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 import { SkippedTime } from '../support/skipped-time.ts';
-import { type Stack, type StackOptions, startStack } from '../support/stack.ts';
+import {
+  type Stack,
+  type StackOptions,
+  startStack,
+  vendorSource,
+} from '../support/stack.ts';
 import { uploadInParts } from '../support/uploads.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
@@ -112,6 +119,54 @@ test.serial(
     t.is(vendor.asked(npi, 'submit'), 1);
   },
 );
+
+test.serial(
+  'a lookup calls a source whose breaker was open again when it can',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1);
+    const resting = createScriptedVendor('resting');
+    const working = createScriptedVendor('working');
+    resting.script(npi, () => foundStep(npi));
+    working.script(npi, ({ nth, operation }) => {
+      if (operation === 'poll' && nth === 5) return { kind: 'miss', reason: 'nobody' };
+      return { kind: 'pending', jobRef: 'job', pollAfterMs: MINUTE };
+    });
+    const vendors = [resting, working].map((vendor) =>
+      vendorSource(vendor, { capMs: MINUTE }),
+    );
+    const { stack } = await startInSkippedTime(t, { vendors });
+    const client = await stack.organization(10);
+    // Longer than the first share of the rest of the time.
+    await stack.db.drizzle.execute(sql`
+    insert into source_health (source, state, opened_at, open_until)
+    values ('resting', 'open', clock_timestamp(), clock_timestamp() + interval '9 minutes')`);
+    const { json } = await client.single({ npi });
+    const requestId = json.requests[0]?.request_id ?? '';
+    t.deepEqual(await resultOf(stack, requestId), { status: 'completed', reason: null });
+    t.deepEqual([resting.asked(npi, 'submit'), working.asked(npi, 'submit')], [1, 1]);
+    const { text } = operatorOn(stack.databaseUrl);
+    const story = await text('explain', requestId);
+    t.regex(story, /resting not called \(breaker_open until \d{4}-\S+Z\)$/m);
+    await resultOf(stack, json.batch_id);
+    isAbout(t, lasted(await client.batch(json.batch_id)), 9 * MINUTE, 10 * MINUTE);
+  },
+);
+
+test.serial('a lookup that ends before its deadline does not say deadline', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1);
+  // As slow as its time-out, and it may charge for each call.
+  const vendor = { ...createScriptedVendor(), repeatIsFree: false };
+  vendor.script(npi, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
+  const { stack } = await startInSkippedTime(t, { providers: [vendor] });
+  const client = await stack.organization(10);
+  const { json } = await client.single({ npi });
+  const requestId = json.requests[0]?.request_id ?? '';
+  const failed = { status: 'failed', reason: 'unanswered' };
+  t.deepEqual(await resultOf(stack, requestId), failed);
+  t.is(vendor.asked(npi, 'submit'), 2);
+  await resultOf(stack, json.batch_id);
+  isAbout(t, lasted(await client.batch(json.batch_id)), 0, MINUTE);
+});
 
 test.serial(
   'a webhook receiver that always returns 500 gets ten attempts in three days',
