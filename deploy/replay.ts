@@ -133,13 +133,14 @@ await main(
     void stopped.then(() => process.exit(1));
     const { file, bundle = null, inspect = null } = options;
     const config = loadReplayConfig();
+    const ui = temporalUi();
     const { code } = await loadBundle(bundle);
     const runs =
       file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
     const limitMs = options.timeout * 1000;
     const checked = replayInChild({ code, stopAt: inspect, limitMs }, runs);
     if (selectsRuns(options)) await printSelected(config, code, checked, options);
-    else await printNamed(checked);
+    else await printNamed(checked, ui);
   },
   (command) =>
     command
@@ -210,10 +211,10 @@ function requireOneSource(
 type CheckedRuns = AsyncIterable<Checked>;
 
 /** Prints what happened in each run, and whether the run fits the code. */
-async function printNamed(checked: CheckedRuns): Promise<void> {
+async function printNamed(checked: CheckedRuns, ui: string | null): Promise<void> {
   for await (const { run, misfit } of checked) {
     if (misfit !== null) process.exitCode = 3;
-    printRun(run, misfit);
+    printRun(run, misfit, ui);
   }
 }
 
@@ -391,10 +392,9 @@ async function batchOf(
   return await findBatch(db, id).finally(() => db.close());
 }
 
-function printRun(run: Run, misfit: string | null): void {
+function printRun(run: Run, misfit: string | null, ui: string | null): void {
   const { workflowId, type, events } = run;
   const pinned = pinnedTo(run);
-  const ui = temporalUi();
   const build = pinned === null ? '' : `, pinned to build ${pinned}`;
   const lines = [`${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`];
   if (ui !== null) lines.push(`${ui}/${workflowId}`);

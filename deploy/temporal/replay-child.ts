@@ -1,8 +1,8 @@
 import { on } from 'node:events';
 import inspector from 'node:inspector';
 import { Worker } from 'node:worker_threads';
+import { pino } from 'pino';
 import { OperatorProblem } from '../../db/errors.ts';
-import { createLog } from '../log.ts';
 import type { Run } from './history.ts';
 import { replay } from './replay.ts';
 import type { ChildMessage, ChildOptions } from './replay-process.ts';
@@ -19,8 +19,9 @@ const GUARD = `
   setInterval(() => process.ppid === parent || process.kill(process.pid, 'SIGKILL'), 1000);
 `;
 
-new Worker(GUARD, { eval: true });
-installRuntime(createLog('replay', 'silent'));
+new Worker(GUARD, { eval: true }).unref();
+// This process reads no settings, so that only its parent reports a wrong one.
+installRuntime(pino({ level: 'silent' }));
 const messages = on(process, 'message');
 const { code, stopAt } = await next<ChildOptions>();
 if (stopAt !== null) inspector.open(undefined, undefined, true);
