@@ -148,7 +148,7 @@ test.serial(
     const story = await text('explain', requestId);
     t.regex(story, /resting not called \(breaker_open until \d{4}-\S+Z\)$/m);
     await resultOf(stack, json.batch_id);
-    isAbout(t, lasted(await client.batch(json.batch_id)), 9 * MINUTE, 10 * MINUTE);
+    isAbout(t, lasted(await client.batch(json.batch_id)), 8 * MINUTE, 10 * MINUTE);
   },
 );
 
