@@ -229,7 +229,7 @@ if (import.meta.main) {
     if (error.code !== 'EPIPE') throw error;
   });
 
-  process.exitCode = await runOperator(process.argv.slice(2), {
+  void runOperator(process.argv.slice(2), {
     config: () => {
       if (fallBackToLocalStack()) {
         const notice = `DATABASE_URL is not set, so this uses the local stack (${LOCAL_STACK})`;
@@ -239,5 +239,7 @@ if (import.meta.main) {
     },
     stdout: (text) => process.stdout.write(text),
     stderr: (text) => process.stderr.write(text),
+  }).then((code) => {
+    process.exitCode = code;
   });
 }

@@ -25,7 +25,7 @@ const OPTIONS = {
 const metadata = read('python/METADATA');
 const [, version] = /^Version: (.+)$/m.exec(metadata.toString()) ?? [];
 const release = `${MODULES}-${version}`;
-const wheel = await zip(contents());
+const wheel = zip(contents());
 
 /** Returns the route that serves the Python package. pip needs its version in the file name. */
 export function pythonPackage(): ServerRoute {
@@ -33,7 +33,8 @@ export function pythonPackage(): ServerRoute {
     method: 'GET',
     path: `/docs/${release}-py3-none-any.whl`,
     options: { auth: false },
-    handler: publishedFile('application/zip', wheel),
+    handler: async (request, h) =>
+      publishedFile('application/zip', await wheel)(request, h),
   };
 }
 
