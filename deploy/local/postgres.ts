@@ -28,6 +28,9 @@ const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C', TZ: 'UT
  * crash of the machine.
  */
 const UNSAFE_BUT_FAST = ['fsync=off', 'full_page_writes=off', 'synchronous_commit=off'];
+/** A persistent cluster serves one service. A temporary one serves many test files at once. */
+const CONNECTIONS = 200;
+const TEMPORARY_CONNECTIONS = 800;
 
 export interface PostgresOptions {
   /**
@@ -141,7 +144,7 @@ function settingsOf(isTemporary: boolean): string[] {
     // The server creates no Unix sockets, because they could collide with those of another
     // PostgreSQL on this machine.
     'unix_socket_directories=',
-    'max_connections=200',
+    `max_connections=${isTemporary ? TEMPORARY_CONNECTIONS : CONNECTIONS}`,
   ];
   if (isTemporary) settings.push(...UNSAFE_BUT_FAST);
   return settings;

@@ -1,5 +1,5 @@
-import { writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import {
@@ -9,6 +9,7 @@ import {
 } from '../../deploy/local/programs.ts';
 import { startTemporal, startTemporalServer } from '../../deploy/local/temporal.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
+import { BUILT, type Build, keepBuilt } from './built.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
 import { succeed } from './installed.ts';
 
@@ -30,9 +31,35 @@ export function takeServerFlag(given: string[]): boolean {
   );
 }
 
-/** Builds the files without which an API does not start. */
-export async function buildServedFiles(): Promise<void> {
-  await succeed('npm', ['run', 'build', '--prefix', ROOT], 'they cannot be built');
+/** The client's package and the files of the documentation, which the API reads at its start. */
+const PUBLISHED: Build = {
+  name: 'published',
+  inputs: ['api', 'db', 'deploy/build', 'LICENSE', 'package-lock.json'],
+  outputs: [
+    'api/client/npi-email-enrichment.tgz',
+    'api/client/types.ts',
+    'api/docs/assets/scalar.js.gz',
+    'api/docs/postman.json',
+  ],
+  run: () => succeed('npm', ['run', 'build', '--prefix', ROOT], 'they cannot be built'),
+};
+
+const BUNDLE = join(BUILT, 'workflow-bundle.js');
+/** The workflows in one file, because bundling them takes seconds in each test file. */
+const WORKFLOWS: Build = {
+  name: 'workflow-bundle',
+  inputs: ['workflows', 'deploy/temporal', 'package-lock.json'],
+  outputs: [relative(ROOT, BUNDLE)],
+  async run() {
+    const { code } = await bundleWorkflows();
+    await mkdir(BUILT, { recursive: true });
+    await writeFile(BUNDLE, code);
+  },
+};
+
+/** Builds the files without which an API does not start, if their sources changed. */
+export function buildServedFiles(): Promise<void> {
+  return keepBuilt(PUBLISHED);
 }
 
 /** Does a part of the work and may report it. */
@@ -40,8 +67,8 @@ type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
 /**
  * Starts the servers that all test files need: temporary PostgreSQL and Temporal, unless the
- * environment names some. Also bundles the workflows, and builds the files that the API serves. Puts
- * the results into the environment of this process, which children inherit.
+ * environment names some. Also builds the workflow bundle and the files that the API serves, if their
+ * sources changed. Puts the results into the environment of this process, which children inherit.
  * @returns a function that stops the started servers
  */
 export async function startServers({
@@ -92,18 +119,12 @@ export async function startServers({
     },
   );
   await step('files that the API serves', buildServedFiles);
-  // Bundles once for all files, because each bundling takes seconds.
-  const bundle = join(
-    temporaryFolder((remove) => started.defer(remove)),
-    'workflow-bundle.js',
-  );
-  const { code } = await step('workflow bundle', bundleWorkflows);
-  await writeFile(bundle, code);
+  await step('workflow bundle', () => keepBuilt(WORKFLOWS));
   const settings: Record<TestSetting, string | undefined> = {
     TEST_TEMPORAL_CLI: cli,
     TEST_DATABASE_URL: databaseUrl,
     TEST_TEMPORAL_ADDRESS: temporalAddress,
-    TEST_WORKFLOW_BUNDLE: bundle,
+    TEST_WORKFLOW_BUNDLE: BUNDLE,
   };
   Object.assign(env, settings);
   const running = started.move();

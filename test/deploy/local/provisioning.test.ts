@@ -36,7 +36,7 @@ test('the local PostgreSQL listens only on loopback and requires its password', 
     (sql) =>
       sql`select current_setting('listen_addresses') as addresses, current_setting('max_connections') as most`,
   );
-  t.deepEqual({ ...settings }, { addresses: LOOPBACK, most: '200' });
+  t.deepEqual({ ...settings }, { addresses: LOOPBACK, most: '800' });
   const url = new URL(server.url);
   url.password = 'a guess';
   await t.throwsAsync(() => withSql(url.href, (sql) => sql`select 1`), { code: '28P01' });
