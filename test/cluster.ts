@@ -11,8 +11,8 @@ import { SEARCH, TOOLS } from './support/tools.ts';
  * succeeds.
  */
 const FILES = [
-  'test/deploy/local/temporal-server.test.ts',
-  'test/deploy/temporal/namespace.test.ts',
+  'test/system/deploy/local/temporal-server.test.ts',
+  'test/system/deploy/temporal/namespace.test.ts',
   'test/system/cluster.test.ts',
   'test/workflows/visibility.test.ts',
 ];

@@ -194,7 +194,7 @@ test('every page named in a message of the code exists', (t) => {
 
 test('every link of a page leads to an existing file and heading', (t) => {
   const prose = pages.map((page) => ({ ...page, text: withoutCode(page.text) }));
-  // Links with a leading slash go to served pages. test/api/docs/pages.test.ts checks them.
+  // Links with a leading slash go to served pages. test/system/api/docs/pages.test.ts checks them.
   const links = /\]\((?![a-z]+:|\/)([^)#\s]*)(?:#([^)\s]+))?\)/g;
   t.true(missing(prose, links, () => true).length > 30);
   const broken = missing(prose, links, ([, path = '', anchor], { file }) => {

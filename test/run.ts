@@ -1,8 +1,9 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { delimiter, dirname, join } from 'node:path';
+import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { launch } from '../deploy/local/processes.ts';
+import { filesOf, GROUPS } from './support/groups.ts';
 import { step as timedStep } from './support/long-check.ts';
 import {
   countTests,
@@ -13,8 +14,9 @@ import {
 } from './support/report.ts';
 
 /**
- * `npm test`: runs the checks, starts the servers, and runs the tests. Arguments go to AVA, for
- * example `npm test -- FILE --match '…'`. `--only-tests` leaves out type check and lint. Servers of
+ * `npm test`: runs the checks, starts the servers, and runs all tests except those of `system/`.
+ * `npm run test:system` runs those. Arguments go to AVA, for example `npm test -- FILE --match '…'`.
+ * `--only-tests` leaves out type check and lint. Servers of
  * `npm run servers`, or those in TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS, are used instead of
  * new ones. `--temporal server` uses the real server on PostgreSQL instead of the dev server. At
  * the end it lists the slowest tests. The last line is `N passed, N failed`, where a failed step
@@ -43,7 +45,8 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
 let counts: TestCounts = { passed: 0, failed: 0 };
 try {
   const given = process.argv.slice(2);
-  if (!given.includes('--only-tests')) {
+  const isSystem = given.includes('--system');
+  if (!isSystem && !given.includes('--only-tests')) {
     await step('type check', async () => {
       await check('node', ['deploy/build/client-types.ts']);
       await check('tsc', ['--noEmit']);
@@ -55,17 +58,20 @@ try {
   const { useKeptServers } = await import('./support/kept-servers.ts');
   if (useKeptServers()) console.log('▸ using the servers of "npm run servers"');
   stops.push(await startServers({ step, onServer: takeServerFlag(given) }));
-  const arguments_ = given.filter((argument) => argument !== '--only-tests');
-  // Tests in `alone/` measure or exhaust something, so other tests would distort their results.
-  const isWatching = arguments_.includes('--watch');
-  const runs =
-    isWatching || arguments_.some((argument) => !argument.startsWith('-'))
-      ? [[]]
-      : [['test/**/*.test.ts', '!test/alone/**'], ['test/alone/*.test.ts']];
-  for (const files of runs) {
-    const name = files[0]?.includes('alone') ? 'tests that run alone' : 'tests';
-    const run = isWatching ? watchTests : runTests;
-    await step(name, () => run([...arguments_, ...files]));
+  const args = given.filter((one) => one !== '--only-tests' && one !== '--system');
+  const isWatching = args.includes('--watch');
+  const run = isWatching ? watchTests : runTests;
+  if (isWatching || args.some((argument) => !argument.startsWith('-'))) {
+    await step('tests', () => run(args));
+  } else if (isSystem) {
+    // Tests in `alone/` measure or exhaust something, so other tests would distort their results.
+    const alone = 'test/system/alone/*.test.ts';
+    await step('system tests', () => run([...args, 'test/system/**', `!${alone}`]));
+    await step('tests that run alone', () => run([...args, alone]));
+  } else {
+    const grouped = Object.values(GROUPS).flatMap(filesOf);
+    const others = ['test/system/**', ...grouped].map((files) => `!${files}`);
+    await step('tests', () => run([...args, 'test/**/*.test.ts', ...others]));
   }
   process.exitCode = counts.failed === 0 ? 0 : 1;
 } catch (error) {
@@ -96,7 +102,6 @@ async function runTests(args: readonly string[]): Promise<void> {
     env: environment(),
     // On SIGINT AVA prints the pending tests, which shows where an interrupted run hangs.
     stopSignal: 'SIGINT',
-    temporaryFolder: dirname(process.env.TEST_WORKFLOW_BUNDLE ?? ''),
     onLine: (line) => {
       console.log(line);
       counts = countTests(counts, line);

@@ -18,7 +18,7 @@ import { storeEmail } from '../support/stored.ts';
 // Tests the operator command with the database role npe_viewer, which only reads. People in support
 // use this role.
 
-const NPI = '2000010010';
+const NPI = '2000000010';
 const EMAIL = 'jane.roe@clinic.example';
 const URL_WITH_TOKEN = 'https://hooks.example/?token=sesame';
 

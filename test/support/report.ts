@@ -55,7 +55,7 @@ export function timedTest(line: string): TimedTest | null {
  * Returns lines for the slowest tests, slowest first. Tests of a file share its process, so each
  * duration contains waits for others.
  */
-export function slowestTests(tests: readonly TimedTest[], most = 15): string[] {
+export function slowestTests(tests: readonly TimedTest[], most = 10): string[] {
   const slowest = [...tests].sort((a, b) => b.seconds - a.seconds).slice(0, most);
   return slowest.map(
     ({ title, seconds }) => `${seconds.toFixed(1).padStart(7)} s  ${title}`,

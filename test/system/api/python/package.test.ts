@@ -1,0 +1,335 @@
+import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { json, text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+import { sign } from '../../../../activities/webhooks/signature.ts';
+import { PRICES } from '../../../../db/accounts/credits.ts';
+import {
+  emailOf,
+  npisFrom,
+  type Passed,
+  startGateway,
+  work,
+} from '../../../support/customer.ts';
+import { fresh, freshDatabase } from '../../../support/database.ts';
+import { documentedPython } from '../../../support/python.ts';
+import { type ApiClient, startApi } from '../../../support/stack.ts';
+
+// Tests the Python package with the API. `work` settles requests instead of workers, and a gateway
+// between package and API can fail.
+
+// Found first, because AVA starts right after the first hook is declared.
+const python = await documentedPython();
+const inPython = python ? test : test.skip;
+
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl, rateWindowMs: 2000 }));
+const PROGRAM = fileURLToPath(new URL('./call.py', import.meta.url));
+const PACKAGE = fileURLToPath(new URL('../../../../api/python', import.meta.url));
+
+interface Results {
+  readonly results: readonly { readonly npi: string; readonly email: string | null }[];
+}
+
+/** The JSON that call.py prints. */
+interface Outcome extends Results {
+  readonly completed: number;
+  readonly not_found: number;
+  readonly failed: number;
+  readonly credits_used: number;
+  readonly progress: readonly (Results & { readonly total: number })[];
+  readonly envelope: unknown;
+  readonly error?: {
+    readonly code: string;
+    readonly status: number | null;
+    readonly message: string;
+    readonly problem: object | null;
+    readonly request_id: string | null;
+  };
+}
+
+/** Runs the package once, without variables in its environment. */
+async function call(given: object): Promise<Outcome> {
+  const env = { PYTHONPATH: PACKAGE, PYTHONDONTWRITEBYTECODE: '1' };
+  const child = spawn(python ?? '', [PROGRAM], { env });
+  child.stdin.end(JSON.stringify(given));
+  const [outcome, errors] = await Promise.all([
+    json(child.stdout).catch(() => null),
+    text(child.stderr),
+  ]);
+  if (outcome === null) throw new Error(errors);
+  return outcome as Outcome;
+}
+
+function optionsOf(client: ApiClient, baseUrl = api.baseUrl) {
+  // This is less than AVA's time-out.
+  return { patience: 120, api_key: client.apiKey, base_url: baseUrl };
+}
+
+async function batchesOf(client: ApiClient): Promise<number> {
+  const [row] =
+    await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
+  return row?.n;
+}
+
+function submits(passed: readonly Passed[]): Passed[] {
+  return passed.filter(({ method }) => method === 'POST');
+}
+
+/** Returns true if the times are at least one second apart, which is every `Retry-After` here. */
+function areApart(times: readonly number[]): boolean {
+  return times.every(
+    (time, index) => index === 0 || time - (times[index - 1] ?? 0) >= 1000,
+  );
+}
+
+inPython('the package submits repeated NPIs once, in batches, in order', async (t) => {
+  const client = await api.organization(1000);
+  work(t, api, client.organizationId);
+  const different = npisFrom(300, 130);
+  const npis = [...different.toReversed(), ...different.slice(0, 3)];
+  const { results, progress, ...totals } = await call({
+    ...optionsOf(client, `${api.baseUrl}/`),
+    npis,
+  });
+  t.deepEqual(
+    results.map(({ npi, email }) => [npi, email]),
+    npis.map((npi) => [npi, emailOf(npi)]),
+  );
+  const expected = { completed: 65, not_found: 65, failed: 0, credits_used: 65 };
+  t.deepEqual(totals as object, expected);
+  const reported = progress.flatMap((one) => one.results.map(({ npi }) => npi));
+  t.deepEqual(reported.toSorted(), different);
+  t.like(progress.at(-1), { total: 130, ...expected });
+  t.is(await batchesOf(client), 3);
+  t.is((await client.credits()).used, 65);
+});
+
+inPython('the package repeats a submit without a response, for one charge', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) =>
+    moment === 'after' && method === 'POST' && submits(passed).length < 3
+      ? 'broken'
+      : null,
+  );
+  const npis = npisFrom(0, 60);
+  const { completed, credits_used } = await call({ ...optionsOf(client, url), npis });
+  t.deepEqual([completed, credits_used], [30, 30]);
+  const keys = submits(passed).map(({ headers }) => headers['idempotency-key']);
+  t.is(keys.length, 3);
+  t.is(new Set(keys).size, 1);
+  t.is(await batchesOf(client), 1);
+});
+
+inPython(
+  'the package waits for Retry-After and retries after temporary errors',
+  async (t) => {
+    const client = await api.organization(100);
+    work(t, api, client.organizationId);
+    const times: number[] = [];
+    const refusals = [429, 503, 409, 502, 500].map((status) => ({
+      status,
+      headers: { 'content-type': 'text/html', 'retry-after': '1' },
+      body: '<h1>later</h1>',
+    }));
+    const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) => {
+      if (method !== 'POST' || moment === 'after') return null;
+      times.push(performance.now());
+      return refusals.shift() ?? null;
+    });
+    const npis = npisFrom(100, 2);
+    const { results } = await call({ ...optionsOf(client, url), npis });
+    t.deepEqual(
+      results.map(({ email }) => email),
+      npis.map(emailOf),
+    );
+    t.is(submits(passed).length, 6);
+    t.true(areApart(times));
+  },
+);
+
+inPython('the package raises a permanent error at once, with its details', async (t) => {
+  const client = await api.organization(100);
+  const elsewhere = await startGateway(t, api.baseUrl);
+  const moved = { status: 307, headers: { location: `${elsewhere.url}/api/v1/credits` } };
+  const { url } = await startGateway(
+    t,
+    api.baseUrl,
+    ({ headers: { authorization = '' } }) => {
+      if (authorization.endsWith('moved')) return moved;
+      return authorization.endsWith('html')
+        ? { status: 200, body: '<h1>welcome</h1>' }
+        : null;
+    },
+  );
+  const cases: readonly [object, string, number | null, RegExp][] = [
+    [{ api_key: 'npe_wrong' }, 'api_key_invalid', 401, /^The API key is not valid\. \w/],
+    [{ type: 'some' }, 'request_invalid', 422, /^body\.enrichment_email_type: /],
+    [{ api_key: 'html' }, 'not_the_api', 200, /Check the address/],
+    [{ api_key: 'moved' }, 'http_307', 307, /Check the address/],
+    [{ api_key: 'two\nlines' }, 'api_key_unusable', null, /Copy it again/],
+    [{ base_url: 'http://127.0.0.1:1', patience: 0 }, 'unreachable', null, /127/],
+    [{ base_url: 'http://[::1]:1', patience: 0 }, 'unreachable', null, /::1/],
+    [{ base_url: '' }, 'base_url_unusable', null, /Set NPI_EMAIL_URL/],
+    [{ api_key: '' }, 'api_key_unusable', null, /Set NPI_EMAIL_API_KEY/],
+    [{ base_url: `${url}/docs/python` }, 'base_url_unusable', null, /contains \/docs\./],
+    [{ base_url: `${url}?a` }, 'base_url_unusable', null, /Leave out that part/],
+    [{ npis: ['1234567893', 123] }, 'npi_invalid', null, /^NPI 2 is not a string/],
+  ];
+  for (const [options, code, status, message] of cases) {
+    const given = { ...optionsOf(client, url), npis: npisFrom(200, 1), ...options };
+    const { error } = await call(given);
+    t.like(error, { code, status });
+    t.regex(error?.message ?? '', message);
+    t.notRegex(error?.message ?? '', /lines/);
+    t.is(error?.request_id != null, Number(status) > 400);
+  }
+  t.deepEqual(elsewhere.passed, []);
+});
+
+inPython('the package never sends the API key unencrypted over a network', async (t) => {
+  const client = await api.organization();
+  for (const baseUrl of [
+    'http://api.example.com',
+    'HTTP://10.0.0.1:8080',
+    'http://127.0.0.1.example.com',
+    'http://127.0.0.1@api.example.com',
+    'http://localhost.example.com',
+    'ftp://127.0.0.1',
+    'api.example.com',
+    'https://',
+    'https://api.example.com:port',
+  ]) {
+    const given = { ...optionsOf(client, baseUrl), npis: npisFrom(200, 1) };
+    const { error } = await call(given);
+    t.is(error?.code, 'base_url_unusable', baseUrl);
+    t.regex(error?.message ?? '', /Use one that begins with https:\/\/\.$/);
+  }
+});
+
+inPython('without enough credits, the package ends its submitted batches', async (t) => {
+  const client = await api.organization(70);
+  work(t, api, client.organizationId);
+  const npis = npisFrom(5000, 180);
+  const { error, progress } = await call({ ...optionsOf(client), npis });
+  t.like(error, { code: 'insufficient_credits', status: 402 });
+  t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
+  t.regex(error?.message ?? '', /60 credits/);
+  const last = { total: 180, completed: 30, not_found: 30, credits_used: 30 };
+  t.like(progress.at(-1), last);
+});
+
+inPython('the package knows the prices of the service', async (t) => {
+  const program = 'import json, npi_email_enrichment as p; print(json.dumps(p.PRICES))';
+  const env = { PYTHONPATH: PACKAGE, PYTHONDONTWRITEBYTECODE: '1' };
+  const child = spawn(python ?? '', ['-c', program], { env });
+  t.deepEqual(await json(child.stdout), PRICES);
+});
+
+inPython('the package submits no batch that could exceed max_credits', async (t) => {
+  const client = await api.organization(1000);
+  work(t, api, client.organizationId);
+  const { url, passed } = await startGateway(t, api.baseUrl);
+  const given = { ...optionsOf(client, url), npis: npisFrom(6000, 180) };
+  // Each batch can cost 60 credits, and in fact costs 30. After two batches, 60 credits are used. A
+  // third batch could bring the total to 120.
+  t.is((await call({ ...given, max_credits: 100 })).error?.code, 'max_credits');
+  t.is(submits(passed).length, 2);
+  const personal = await call({ ...given, max_credits: 179, type: 'personal' });
+  t.is(personal.error?.code, 'max_credits');
+  t.is(submits(passed).length, 2);
+  const { completed } = await call({ ...given, max_credits: 120 });
+  t.is(completed, 90);
+});
+
+inPython('the package stays within the rate limit that others use too', async (t) => {
+  const client = await api.organization(1000, 6);
+  work(t, api, client.organizationId);
+  const { url, passed } = await startGateway(t, api.baseUrl);
+  await client.credits();
+  await client.credits();
+  const npis = npisFrom(7000, 300);
+  const { results } = await call({ ...optionsOf(client, url), npis });
+  t.is(results.length, 300);
+  t.true(passed.length > 10);
+  t.deepEqual(
+    passed.filter(({ status }) => status === 429),
+    [],
+  );
+});
+
+inPython(
+  'if a poll is not held, the package polls again after Retry-After',
+  async (t) => {
+    const client = await api.organization(1000);
+    const npis = npisFrom(8000, 2);
+    const times: number[] = [];
+    work(t, api, client.organizationId, (npi) => npi === npis[1] && times.length < 3);
+    const { url } = await startGateway(t, api.baseUrl, (request, moment) => {
+      if (moment === 'before' && request.path.includes('/batch/'))
+        times.push(performance.now());
+      delete request.headers.prefer;
+      return null;
+    });
+    const { results } = await call({ ...optionsOf(client, url), npis });
+    t.is(results.length, 2);
+    t.true(times.length >= 3);
+    t.true(areApart(times));
+  },
+);
+
+inPython('a run of the package without progress ends after its patience', async (t) => {
+  const client = await api.organization(1000);
+  const { url } = await startGateway(t, api.baseUrl, (request) => {
+    delete request.headers.prefer;
+    return null;
+  });
+  const given = { ...optionsOf(client, url), npis: npisFrom(9000, 2), patience: 0 };
+  t.is((await call(given)).error?.code, 'timed_out');
+});
+
+const SECRET = `whsec_${randomBytes(32).toString('base64')}`;
+const BODY = JSON.stringify({ data: [{ request_id: 'req_1', email: 'zoë@a.example' }] });
+
+function signed(body: string, { secrets = [SECRET], ageS = 0 } = {}) {
+  const timestamp = Math.floor(Date.now() / 1000) - ageS;
+  const id = 'msg_1';
+  const signature = sign({ id, timestamp, body, secrets });
+  return {
+    'Webhook-Id': id,
+    'webhook-timestamp': String(timestamp),
+    'webhook-signature': signature,
+  };
+}
+
+inPython('verify_webhook returns the content of a signed webhook', async (t) => {
+  const other = `whsec_${randomBytes(32).toString('base64')}`;
+  for (const headers of [signed(BODY), signed(BODY, { secrets: [other, SECRET] })]) {
+    const { envelope } = await call({ webhook: { body: BODY, headers, secret: SECRET } });
+    t.deepEqual(envelope, JSON.parse(BODY));
+  }
+});
+
+inPython(
+  'verify_webhook rejects a webhook that is not signed with the secret',
+  async (t) => {
+    const other = `whsec_${randomBytes(32).toString('base64')}`;
+    const good = { body: BODY, headers: signed(BODY), secret: SECRET };
+    const cases: Record<string, Partial<typeof good> | { headers: object }> = {
+      'another secret': { secret: other },
+      'another body': { body: BODY.replace('zoë', 'zoe') },
+      'an old one': { headers: signed(BODY, { ageS: 600 }) },
+      'one from the future': { headers: signed(BODY, { ageS: -600 }) },
+      'no headers': { headers: {} },
+      'a malformed signature': { headers: { ...good.headers, 'webhook-signature': 'ë' } },
+      'no secret': { secret: '' },
+      'a damaged secret': { secret: 'whsec_!' },
+    };
+    for (const [what, change] of Object.entries(cases)) {
+      const { error } = await call({ webhook: { ...good, ...change } });
+      t.is(error?.code, 'webhook_unverified', what);
+    }
+  },
+);
