@@ -113,7 +113,7 @@ test('the usage command counts requests by outcome and type, and credits by kind
     charged: 4,
     released: 2,
     granted: 120,
-    references: 'invoice 17, invoice 18',
+    references: 'opening, invoice 17, invoice 18',
     adjusted: -5,
     source_dollars: 0.75,
   });
@@ -196,7 +196,7 @@ test('usage as CSV has one line per organization, and each line names its period
   t.regex(
     csv[1] ?? '',
     new RegExp(
-      `^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0,0,$`,
+      `^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0,0,opening$`,
     ),
   );
   t.regex(

@@ -75,7 +75,7 @@ export async function openOrganization(
     BY,
     'Test',
   );
-  if (credits > 0) await grant(db, organizationId, credits);
+  if (credits > 0) await grantCredits(db, BY, organizationId, credits, 'opening');
   await setLimit(db, BY, organizationId, requestsPerMinute);
   const { id: keyId, apiKey } = await issueKey(db, BY, organizationId, 'test');
   return { organizationId, keyId, apiKey };
