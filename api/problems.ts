@@ -14,7 +14,7 @@ export interface ProblemKind {
    * The operations that can fail this way. `all` stands for all operations, and `keyed` for all
    * that need a key. `unexpected` marks an error that should never happen.
    */
-  readonly at: 'all' | 'keyed' | 'unexpected' | readonly OperationId[];
+  readonly at: 'all' | 'keyed' | 'unexpected' | readonly (OperationId | 'keyed')[];
   /** The description of the response in the OpenAPI document. */
   readonly description: string;
   /** Headers in addition to those of every response. */

@@ -125,9 +125,10 @@ const DESCRIBED = Object.entries(PROBLEMS).filter(([, { at }]) => at !== 'unexpe
 
 /** Returns the error responses of an operation, except the 422. */
 function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
-  const own = DESCRIBED.filter(
-    ([, { at }]) => at === 'all' || at === scope || at.includes(id),
-  );
+  const own = DESCRIBED.filter(([, { at }]) => {
+    if (at === 'all' || at.includes(id)) return true;
+    return scope === 'keyed' && at.includes('keyed');
+  });
   return Object.fromEntries(
     own.map(([name, { status }]) => [
       String(status),

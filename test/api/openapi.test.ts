@@ -152,7 +152,7 @@ test('/openapi.json names only existing operations, and every body has an exampl
   const text = JSON.stringify(openapi);
   const linked = [...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id = '']) => id);
   const failing = Object.values(PROBLEMS).flatMap(({ at }) =>
-    typeof at === 'string' ? [] : at,
+    typeof at === 'string' ? [] : at.filter((one) => one !== 'keyed'),
   );
   t.deepEqual(
     [...new Set([...linked, ...failing])].toSorted(),
