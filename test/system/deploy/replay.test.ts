@@ -546,7 +546,7 @@ for (const [where, eventOf, text] of [
   [
     'at the code that handles the given event',
     'ActivityTaskTimedOut askVendor',
-    'reason: reasonOf(missing)',
+    'reason: reasonOf(request, missing)',
   ],
 ] as const) {
   test.serial(`the debugger of replay --inspect stops ${where}`, async (t) => {
