@@ -5,14 +5,23 @@ import { EnrichmentError } from './errors.ts';
 import { type Call, createCaller, PATIENCE_MS } from './http.ts';
 import prices from './prices.json' with { type: 'json' };
 import { lockState, openState, type Part, type State } from './state.ts';
-import type { Accepted, BulkSubmit, Envelope, WebhookTarget } from './types.ts';
+import type {
+  Accepted,
+  BulkSubmit,
+  Envelope,
+  RequestedType,
+  WebhookTarget,
+} from './types.ts';
 
 export { EnrichmentClient } from './client.ts';
 export { EnrichmentError, type ErrorCode } from './errors.ts';
 export type * from './types.ts';
 
-/** Credits per email found, by requested type. */
-export const PRICES: Readonly<typeof prices> = prices;
+/**
+ * Credits per email found, by requested type. The type names no file, because the package has
+ * `prices.json` only inside its code.
+ */
+export const PRICES: Readonly<Record<RequestedType, number>> = prices;
 
 type Outcome = Exclude<Envelope['data'][number]['status'], 'accepted' | 'in-progress'>;
 

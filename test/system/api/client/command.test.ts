@@ -122,7 +122,7 @@ test('with wrong options, the client exits with 2 and sends no request', async (
     [[], /Name one file: enrich FILE/],
     [['enrich', 'contacts.csv'], /Name a file for the result with --out/],
     [
-      ['enrich', 'contacts.csv', '--out', '../../../api/client/contacts.csv'],
+      ['enrich', 'contacts.csv', '--out', './contacts.csv'],
       /Name another file with --out/,
     ],
     [[...ENRICH, '--colum', 'npi'], /--colum/],
