@@ -40,16 +40,7 @@ export const GROUPS = {
   },
   db: {
     files: ['test/db/*.test.ts'],
-    except: [
-      'doctor',
-      'errors',
-      'model',
-      'privacy',
-      'races',
-      'resends',
-      'retention',
-      'server',
-    ],
+    except: ['doctor', 'errors', 'privacy', 'resends', 'retention', 'server'],
   },
   deploy: {
     files: ['test/deploy/*.test.ts', 'test/deploy/{local,nppes,temporal}/**/*.test.ts'],
@@ -59,10 +50,13 @@ export const GROUPS = {
       'operator-closing',
       'operator-reading',
       'operator-status',
-      'operator-trouble',
       'operator-usage',
       'operator-viewer',
     ],
+  },
+  workflows: {
+    files: ['test/workflows/*.test.ts'],
+    except: ['decisions', 'outcomes', 'time', 'verifiers', 'webhooks'],
   },
 } satisfies Record<string, Group>;
 

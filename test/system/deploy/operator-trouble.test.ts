@@ -2,15 +2,15 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import postgres from 'postgres';
-import { openDatabase } from '../../db/client.ts';
-import { DatabaseError } from '../../db/errors.ts';
-import { migrate, readiness } from '../../db/migrate.ts';
-import { submit } from '../../db/requests/submit.ts';
-import { noteBackup, noteDoctor } from '../../db/routines.ts';
-import { startPostgres } from '../../deploy/local/postgres.ts';
-import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
-import { LIMITS } from '../../deploy/operator/status.ts';
-import { explain } from '../../deploy/problem.ts';
+import { openDatabase } from '../../../db/client.ts';
+import { DatabaseError } from '../../../db/errors.ts';
+import { migrate, readiness } from '../../../db/migrate.ts';
+import { submit } from '../../../db/requests/submit.ts';
+import { noteBackup, noteDoctor } from '../../../db/routines.ts';
+import { startPostgres } from '../../../deploy/local/postgres.ts';
+import { freePort, LOOPBACK, launch } from '../../../deploy/local/processes.ts';
+import { LIMITS } from '../../../deploy/operator/status.ts';
+import { explain } from '../../../deploy/problem.ts';
 import {
   asRole,
   freshDatabase,
@@ -18,8 +18,8 @@ import {
   temporaryFolder,
   testSetting,
   withSql,
-} from '../support/database.ts';
-import { operatorOn, WHY } from '../support/operator.ts';
+} from '../../support/database.ts';
+import { operatorOn, WHY } from '../../support/operator.ts';
 import {
   BY,
   createCaller,
@@ -27,10 +27,10 @@ import {
   openOrganization,
   RULES,
   submitCommand,
-} from '../support/organization.ts';
-import { programCommand } from '../support/programs.ts';
-import { SITE_SETTINGS } from '../support/site.ts';
-import { startApi } from '../support/stack.ts';
+} from '../../support/organization.ts';
+import { programCommand } from '../../support/programs.ts';
+import { SITE_SETTINGS } from '../../support/site.ts';
+import { startApi } from '../../support/stack.ts';
 
 // Tests what `status` and `doctor` report while PostgreSQL has trouble. Views in the schema `faked`
 // replace tables and views of PostgreSQL.
@@ -257,7 +257,7 @@ test.serial(
 );
 
 test('status has the limits of the alerts', (t) => {
-  const file = new URL('../../deploy/prometheus/alerts.yaml', import.meta.url);
+  const file = new URL('../../../deploy/prometheus/alerts.yaml', import.meta.url);
   const alerts = new Map<string, number>();
   const rules = /npe_(\w+)(?:\{state="(\w+)"\})?\) > ([\de* ]*\d)/g;
   for (const [, name, state, limit = ''] of readFileSync(file, 'utf8').matchAll(rules)) {

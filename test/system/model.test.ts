@@ -32,7 +32,7 @@ import {
 // Tests the service against a model of its rules (support/model.ts). Several clients make random
 // calls at once, and after every step model and database must agree. To repeat a failure, run the
 // tests with the printed values: TEST_SEED=… TEST_PATH=… TEST_REPLAY_PATH=… npm test --
-// test/db/model.test.ts TEST_RUNS sets the number of sequences, for a longer run.
+// test/system/model.test.ts TEST_RUNS sets the number of sequences, for a longer run.
 
 const { TEST_SEED, TEST_PATH, TEST_REPLAY_PATH, TEST_RUNS } = process.env;
 const SEED = Number(TEST_SEED ?? randomInt(1_000_000_000));
