@@ -508,7 +508,7 @@ async function wholeReads(world: Database) {
   // A connection reports its scans when it ends.
   await eventually(async () => {
     const open = await world.drizzle.execute(sql`
-      select from pg_stat_activity where application_name = 'erasing' and datname = current_database()`);
+      select from pg_stat_activity where application_name in ('world', 'erasing') and datname = current_database()`);
     return open.length === 0 ? true : null;
   });
   return await world.drizzle.execute(sql`
