@@ -9,6 +9,7 @@ import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
+  eventually,
   openOrganization,
   RETENTION,
   RULES,
@@ -170,8 +171,10 @@ test('a failure to delete one kind of data does not stop the deletion of the oth
 
 test('retention uses indexes on all large tables', async (t) => {
   await using database = await openTestDatabase();
-  const { db, sql, url } = database;
-  const organization = await openOrganization(db, 0);
+  const { sql, url } = database;
+  const world = openDatabase({ url, poolSize: 1, applicationName: 'world' });
+  const organization = await openOrganization(world, 0);
+  await world.close();
   await sql.begin(async (tx) => {
     await tx`set local session_replication_role = replica`;
     await tx`insert into batches (id, organization_id, submitted_as, requested_type, total, completed_count, created_at, updated_at, deadline_at, custom_data)
@@ -183,13 +186,19 @@ test('retention uses indexes on all large tables', async (t) => {
   });
   await sql`analyze requests, batches`;
   const wholeReads = async () => {
+    // PostgreSQL counts the scans of a connection when the connection ends.
+    await eventually(async () => {
+      const open = await sql`
+        select from pg_stat_activity
+         where application_name in ('world', 'forgetting') and datname = current_database()`;
+      return open.length === 0 ? true : null;
+    });
     await sql`select pg_stat_clear_snapshot()`;
     return await sql`select relname, seq_scan from pg_stat_user_tables where relname in ('requests', 'batches') order by 1`;
   };
   const before = await wholeReads();
   const forgetting = openDatabase({ url, poolSize: 1, applicationName: 'forgetting' });
   await forgetOld(forgetting, RETENTION);
-  // PostgreSQL counts the scans of a connection when the connection ends.
   await forgetting.close();
   t.deepEqual(await wholeReads(), before);
 });

@@ -22,7 +22,7 @@ export interface Group {
 export const GROUPS = {
   activities: {
     files: ['test/activities/{.,person,vendors,verification}/*.test.ts'],
-    except: ['dns-control', 'lists', 'rocketreach'],
+    except: ['dns-control', 'lists', 'rocketreach', 'upload'],
   },
   api: {
     files: ['test/api/*.test.ts'],
