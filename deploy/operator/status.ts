@@ -385,7 +385,7 @@ interface WaitingBatches {
   readonly batches: number;
 }
 
-/** What `status` learns from Temporal. */
+/** The facts that `status` reads from Temporal. */
 interface TemporalState {
   /**
    * `ok` if Temporal can be used, or `not checked` and the reason. Otherwise a sentence that begins

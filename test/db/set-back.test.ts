@@ -399,7 +399,7 @@ const WAITS = {
 } as const satisfies Record<string, () => Promise<Check>>;
 
 /**
- * What a stored time is:
+ * The kinds of stored times:
  * - `fact`: the time when something happened. Nothing waits for it.
  * - `end`: the time until which something is allowed, kept, or worked on. It may be later, and
  *   nothing waits for it.
