@@ -21,11 +21,19 @@ export interface Group {
  */
 export const GROUPS = {
   activities: {
-    files: ['test/activities/{.,person,vendors,verification}/*.test.ts'],
-    except: ['dns-control', 'lists', 'rocketreach', 'upload'],
+    files: ['test/activities/**/*.test.ts'],
+    except: [
+      'containment',
+      'dns-control',
+      'life',
+      'lists',
+      'rocketreach',
+      'targets',
+      'upload',
+    ],
   },
   api: {
-    files: ['test/api/*.test.ts'],
+    files: ['test/api/{.,client,console,docs}/*.test.ts'],
     except: [
       'body',
       'credits',

@@ -2,7 +2,7 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import { fresh } from '../support/database.ts';
-import { startStack, vendorSource } from '../support/stack.ts';
+import { startApi, startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // Tests how the results of several vendors combine, and how limits change them. The vendors are
@@ -24,7 +24,6 @@ const MISS: Step = { kind: 'miss', reason: 'nobody' };
 
 const stack = fresh(test, () =>
   startStack({
-    lookupTimeoutMs: 20_000,
     vendors: [
       vendorSource(vendors.first, { capMs: 2000 }),
       vendorSource(vendors.second),
@@ -38,6 +37,11 @@ const stack = fresh(test, () =>
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
+/** An API whose requests have too little time, for the same workers. */
+const hasty = fresh(test, () => {
+  const { databaseUrl, taskQueue } = stack;
+  return startApi({ databaseUrl, taskQueue, lookupTimeoutMs: 5000 });
+});
 
 test.beforeEach(async () => {
   // The vendor health and spending of one test must not affect the next one.
@@ -123,7 +127,7 @@ test.serial(
   'a request whose vendor has no result at the deadline fails and is refunded',
   async (t) => {
     const npi = take();
-    const other = await stack.organization(10);
+    const other = await hasty.organization(10);
     vendors.first.script(npi, () => ({
       kind: 'pending',
       jobRef: 'job',
@@ -233,10 +237,9 @@ test.serial(
         : pollOf(npi),
     );
     done.delete(npi);
-    const other = await stack.organization(10);
-    t.like(await lookUp(npi, other), { status: 'failed' });
+    t.like(await lookUp(npi, await hasty.organization(10)), { status: 'failed' });
     done.add(npi);
-    t.like(await lookUp(npi, other), { status: 'completed' });
+    t.like(await lookUp(npi, await stack.organization(10)), { status: 'completed' });
     t.is(first.asked(npi, 'submit'), 1);
     t.deepEqual(
       await attemptsAt('first', npi),

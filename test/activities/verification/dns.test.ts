@@ -197,7 +197,8 @@ test('only the first few mail exchangers of a domain are looked up', async (t) =
   const names = Array.from({ length: 30 }, (_, n) => `mx${n}.a.com`);
   const { verdict, questions } = await verdictIn(t, { MX: names, 'mx29.a.com': PUBLIC });
   t.is(verdict, 'invalid bad_mx');
-  t.is(questions.length, 7);
+  // The resolver asks again if an answer is late.
+  t.is(new Set(questions).size, 7);
 });
 
 test('an address that cannot become valid causes no DNS lookup', async (t) => {

@@ -3,13 +3,15 @@ import { mkdirSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
-import { readContacts } from '../../../api/client/contacts.ts';
-import { temporaryFolder } from '../../support/database.ts';
+import { readContacts } from '../../../../api/client/contacts.ts';
+import { temporaryFolder } from '../../../support/database.ts';
 
 // Tests the client's command with files as spreadsheets, databases, and people write them. Its
 // messages must be true, and must name every row that it can't use.
 
-const COMMAND = fileURLToPath(new URL('../../../api/client/command.ts', import.meta.url));
+const COMMAND = fileURLToPath(
+  new URL('../../../../api/client/command.ts', import.meta.url),
+);
 const folder = temporaryFolder(test.after.always);
 
 interface Case {

@@ -1,27 +1,27 @@
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
-import { startUpload } from '../../api/temporal.ts';
-import { submit } from '../../db/requests/submit.ts';
-import { countUploadResults } from '../../db/uploads/uploads.ts';
-import { HOUR, SCHEDULE_MS } from '../support/deliveries.ts';
-import { eventNames } from '../support/histories.ts';
-import { operatorOn } from '../support/operator.ts';
+import { startUpload } from '../../../api/temporal.ts';
+import { submit } from '../../../db/requests/submit.ts';
+import { countUploadResults } from '../../../db/uploads/uploads.ts';
+import { HOUR, SCHEDULE_MS } from '../../support/deliveries.ts';
+import { eventNames } from '../../support/histories.ts';
+import { operatorOn } from '../../support/operator.ts';
 import {
   acceptedIds,
   type EnvelopeAnswer,
   eventually,
   RULES,
   submitCommand,
-} from '../support/organization.ts';
-import { SkippedTime } from '../support/skipped-time.ts';
+} from '../../support/organization.ts';
+import { SkippedTime } from '../../support/skipped-time.ts';
 import {
   type Stack,
   type StackOptions,
   startStack,
   vendorSource,
-} from '../support/stack.ts';
-import { uploadInParts } from '../support/uploads.ts';
-import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
+} from '../../support/stack.ts';
+import { uploadInParts } from '../../support/uploads.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis } from '../../support/vendors.ts';
 
 // Tests work that takes minutes, hours, or days, with the default settings.
 

@@ -8,19 +8,19 @@ import {
   type Options,
   PRICES,
   type Progress,
-} from '../../../api/client/index.ts';
-import { PRICES as CHARGED } from '../../../db/accounts/credits.ts';
-import { requests } from '../../../db/schema.ts';
+} from '../../../../api/client/index.ts';
+import { PRICES as CHARGED } from '../../../../db/accounts/credits.ts';
+import { requests } from '../../../../db/schema.ts';
 import {
   emailOf,
   npisFrom,
   type Passed,
   startGateway,
   work,
-} from '../../support/customer.ts';
-import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
-import { grant } from '../../support/organization.ts';
-import { type ApiClient, startApi } from '../../support/stack.ts';
+} from '../../../support/customer.ts';
+import { fresh, freshDatabase, temporaryFolder } from '../../../support/database.ts';
+import { grant } from '../../../support/organization.ts';
+import { type ApiClient, startApi } from '../../../support/stack.ts';
 
 // Tests the client with the API. `work` settles requests instead of workers, and a gateway between
 // client and API can fail.

@@ -1,7 +1,7 @@
 import { link, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
-import clientPackage from '../../../api/client/package.json' with { type: 'json' };
+import clientPackage from '../../../../api/client/package.json' with { type: 'json' };
 import {
   csvOf,
   ENRICH,
@@ -10,10 +10,10 @@ import {
   resultOf,
   type Setting,
   validNpisFrom,
-} from '../../support/command.ts';
-import { startGateway, work } from '../../support/customer.ts';
-import { fresh, temporaryFolder } from '../../support/database.ts';
-import { startApi } from '../../support/stack.ts';
+} from '../../../support/command.ts';
+import { startGateway, work } from '../../../support/customer.ts';
+import { fresh, temporaryFolder } from '../../../support/database.ts';
+import { startApi } from '../../../support/stack.ts';
 
 // Tests the options that decide where the command reads and writes.
 
