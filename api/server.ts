@@ -49,6 +49,8 @@ declare module '@hapi/hapi' {
     readiness: () => Promise<string>;
     queues: ReturnType<typeof createQueues>;
     starter: Starter;
+    /** Returns the address of the client, to count its requests. */
+    addressOf: (request: Request) => string;
     /**
      * Counts a request for a public document. Returns the 429 if its IP address has sent too many
      * requests, otherwise null.
@@ -94,6 +96,9 @@ export interface ApiDeps extends Omit<SubmitDeps, 'starter'>, TemporalDeps, Auth
   readonly poolSize: number;
 }
 
+/** Browsers then use only https for a year. */
+const HSTS = 'max-age=31536000';
+
 /**
  * Creates the HTTP server of the API, which does not listen yet. The order of the calls below
  * matters: it is the order in which a request is checked (DECISIONS.md, Order of checks).
@@ -101,6 +106,7 @@ export interface ApiDeps extends Omit<SubmitDeps, 'starter'>, TemporalDeps, Auth
 export function createServer(deps: ApiDeps): Server {
   const listener = createListener(deps.keepAliveMs);
   const sample = createSample();
+  const isSecure = deps.site.publicUrl.startsWith('https:');
   const server = hapiServer({
     host: deps.host,
     port: deps.port,
@@ -131,14 +137,17 @@ export function createServer(deps: ApiDeps): Server {
     return await readiness.check();
   };
   const addressOf = createAddressOf(deps.trustedProxies);
+  server.app.addressOf = (request) => addressOf(request.raw.req);
   const readers = createFloodGuard(deps.rateWindowMs);
-  server.app.countReader = (request) => readers.countFailure(addressOf(request.raw.req));
+  server.app.countReader = (request) =>
+    readers.countFailure(server.app.addressOf(request));
   const clientNetworkOf = createNetworkOf(deps.trustedProxies);
   answerBrokenRequests(listener, deps.log, sample, clientNetworkOf);
   // This extension runs first, so that every response has a request id, even if the request is
   // rejected before it reaches a route.
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
+    if (isSecure) request.raw.res.setHeader('strict-transport-security', HSTS);
     requireHost(request.raw.req);
     requirePath(request);
     return h.continue;

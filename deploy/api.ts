@@ -55,8 +55,8 @@ does not wait for Temporal.
 On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending requests. The API still accepts requests for
 API_DRAIN_DELAY (5 s). Then it finishes running requests for up to 20 s, and exits. A second signal ends it immediately.
 
-Required settings: DATABASE_URL, PUBLIC_URL, SUPPORT_EMAIL, CONSOLE_KEY. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT,
-LOG_LEVEL, and more in deploy/env.example.
+Required settings: DATABASE_URL, PUBLIC_URL, SUPPORT_EMAIL. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL, and
+more in deploy/env.example.
 
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 

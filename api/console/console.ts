@@ -28,7 +28,9 @@ import {
   CONSOLE_ROUTE,
   FORM,
   isConsole,
+  limitSignIns,
   registerSessions,
+  SESSION_COOKIE,
   SIGN_IN,
   sessionHandlers,
   signInPath,
@@ -40,8 +42,6 @@ import { UPLOAD, UPLOADS, uploadHandlers } from './uploads.ts';
 
 export interface ConsoleDeps {
   readonly site: Site;
-  /** Encrypts the cookie of a session. */
-  readonly consoleKey: string;
   readonly log: Logger;
   readonly db: Database;
 }
@@ -52,7 +52,7 @@ const POLICY =
 
 /** Registers the routes of the console under `/console`. */
 export async function registerConsole(server: Server, deps: ConsoleDeps): Promise<void> {
-  const { site, consoleKey, log } = deps;
+  const { site, db, log } = deps;
   await server.register(Vision);
   const templates = Handlebars.create();
   templates.registerHelper('number', shownNumber);
@@ -67,11 +67,11 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     context: { support: site.support, supportLink: supportLink(site) },
   });
   await registerSessions(server, {
-    password: consoleKey,
+    db,
     isSecure: site.publicUrl.startsWith('https:'),
   });
-  registerConsoleRoutes(server, deps.db);
-  registerUploadRoutes(server, deps.db);
+  registerConsoleRoutes(server, db);
+  registerUploadRoutes(server, db);
   server.ext('onPreAuth', rejectForeignForms);
   server.ext('onPreResponse', (request, h) => {
     if (!isConsole(request)) return h.continue;
@@ -97,8 +97,12 @@ function shownQuantity(n: number, noun: string): string {
 const BATCH = '/console/batches/{batch_id}';
 
 function registerConsoleRoutes(server: Server, db: Database): void {
-  const open = { ...CONSOLE_ROUTE, auth: { strategy: 'console', mode: 'try' } } as const;
-  const { showSignIn, signIn, signOut } = sessionHandlers;
+  const open = {
+    ...CONSOLE_ROUTE,
+    auth: { strategy: 'console', mode: 'try' },
+    ext: { onPreAuth: { method: limitSignIns } },
+  } as const;
+  const { showSignIn, signIn, signOut } = sessionHandlers(db);
   addFile(server, 'style.css', 'text/css');
   addFile(server, 'progress.js', 'text/javascript');
   addRoutes(server, open, { [SIGN_IN]: showSignIn }, { [SIGN_IN]: signIn });
@@ -253,8 +257,7 @@ function problemPage(
   const failed = failedCall(request, error, log);
   const { status } = failed;
   if (status === 401 || status === 403) {
-    request.cookieAuth.clear();
-    return h.redirect(signInPath(request));
+    return h.redirect(signInPath(request)).unstate(SESSION_COOKIE);
   }
   if (status === 500) return problemView(h, PROBLEMS[500], status, requestId);
   const title = status === 404 ? 'Not found' : 'That did not work';

@@ -1,5 +1,6 @@
 import type { Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import { CallFailed, callApi, keyOf } from './session.ts';
+import { isSandbox } from '../../db/accounts/organizations.ts';
+import { CallFailed, callApi } from './session.ts';
 
 // Renders the pages of the console, and reads the lists that they filter.
 
@@ -22,9 +23,9 @@ export function page(
   template: keyof typeof SECTIONS,
   context: object,
 ): ResponseObject {
-  const isSandbox = keyOf(request).startsWith('npe_test_');
+  const session = { isSandbox: isSandbox(request.auth.credentials.organizationId) };
   const on = { [SECTIONS[template]]: true };
-  return h.view(template, { ...context, on, session: { isSandbox } });
+  return h.view(template, { ...context, on, session });
 }
 
 /** Returns a time like `2026-01-05 10:00 UTC`, or an empty text. */

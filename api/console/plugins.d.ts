@@ -1,9 +1,4 @@
-// These plugins have no types, and those of DefinitelyTyped need an older joi.
-
-declare module '@hapi/cookie' {
-  import type { Plugin } from '@hapi/hapi';
-  export const plugin: Plugin<void>;
-}
+// This plugin has no types, and those of DefinitelyTyped need an older joi.
 
 declare module '@hapi/crumb' {
   import type { Plugin } from '@hapi/hapi';

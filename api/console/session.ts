@@ -1,56 +1,69 @@
-import Cookie from '@hapi/cookie';
 import Crumb from '@hapi/crumb';
 import type { Lifecycle, Request, RouteOptions, Server } from '@hapi/hapi';
-import * as Iron from '@hapi/iron';
+import {
+  endSession,
+  openSession,
+  SESSION_MS,
+  useSession,
+} from '../../db/accounts/sessions.ts';
+import type { Database } from '../../db/client.ts';
 import { CONSOLE } from '../problems.ts';
 
-// Sessions of the console. A visitor signs in with an API key. The key is stored only in a cookie
-// that is encrypted and that scripts cannot read. Each page calls the API with this key, so all
-// rules of the API also apply to the console.
-
-declare module '@hapi/hapi' {
-  interface Request {
-    /** Starts and ends the session (@hapi/cookie). */
-    readonly cookieAuth: { set(session: Session): void; clear(): void };
-  }
-}
-
-interface Session {
-  readonly apiKey: string;
-}
+// Sessions of the console. A visitor signs in with an API key. Each page calls the API with this
+// key, so all rules of the API also apply to the console.
 
 export interface SessionDeps {
-  /** Encrypts the cookie, at least 32 characters. All API processes need the same one. */
-  readonly password: string;
+  readonly db: Database;
   /** True if browsers reach the console by https. */
   readonly isSecure: boolean;
 }
 
 export const SIGN_IN = '/console/sign-in';
-/** A visitor who is not active for this time must sign in again. */
-const SESSION_MS = 8 * 3_600_000;
+/** The cookie with the id of the session. */
+export const SESSION_COOKIE = 'npe_console';
 
 /** Registers the authentication strategy `console` and the tokens that protect forms. */
 export async function registerSessions(server: Server, deps: SessionDeps): Promise<void> {
-  const { password, isSecure } = deps;
-  const cookie = { isSecure, isSameSite: 'Strict', isHttpOnly: true, path: '/console' };
-  // Without its own end, a stolen copy of the cookie would be valid as long as the key.
-  const iron = { ...Iron.defaults, ttl: SESSION_MS };
-  await server.register(Cookie);
-  server.auth.strategy('console', 'cookie', {
-    cookie: { ...cookie, name: 'npe_console', password, ttl: SESSION_MS, iron },
-    keepAlive: true,
-    redirectTo: signInPath,
-  });
+  const { db, isSecure } = deps;
+  const cookie = {
+    isSecure,
+    isSameSite: 'Strict',
+    isHttpOnly: true,
+    path: '/console',
+    encoding: 'none',
+  } as const;
+  server.state(SESSION_COOKIE, { ...cookie, ttl: SESSION_MS });
+  server.auth.scheme('session', () => ({
+    async authenticate(request, h) {
+      const id = sessionOf(request);
+      const { reads } = server.app.queues;
+      // The visitor's organization is not known yet, so visitors take turns by their addresses.
+      const session =
+        id &&
+        (await reads.inTurn(server.app.addressOf(request), () => useSession(db, id)));
+      if (!session) throw new CallFailed(401, { detail: 'Sign in first.' });
+      const { keyHash, ...credentials } = session;
+      request.app.keyHash = keyHash;
+      request.app.knownKey = credentials;
+      return h.authenticated({ credentials });
+    },
+  }));
+  server.auth.strategy('console', 'session');
   await server.register({
     plugin: Crumb,
     options: {
       key: 'form_token',
-      cookieOptions: { ...cookie, encoding: 'none' },
+      cookieOptions: cookie,
       autoGenerate: false,
       skip: (request: Request) => !isConsole(request),
     },
   });
+}
+
+/** Returns the id in the cookie of a request, or an empty text. */
+function sessionOf({ state }: Request): string {
+  const id: unknown = state[SESSION_COOKIE];
+  return typeof id === 'string' ? id : '';
 }
 
 /** Returns the path of the sign-in page that leads to the requested page afterwards. */
@@ -70,11 +83,6 @@ function nextPage(next: unknown): string {
   return /^\/console([/?][!-~]*)?$/.test(page) ? page : '/console';
 }
 
-/** Returns the API key of the session. */
-export function keyOf(request: Request): string {
-  return String(request.auth.artifacts?.apiKey);
-}
-
 /** Returns true if a request is for a page of the console. */
 export function isConsole({ route }: Request): boolean {
   return route.settings.tags?.includes(CONSOLE) ?? false;
@@ -84,8 +92,7 @@ export function isConsole({ route }: Request): boolean {
 export const CONSOLE_ROUTE = {
   tags: [CONSOLE],
   auth: 'console',
-  // The API ignores cookies, and the console reads them. A cookie that cannot be decrypted counts as
-  // missing.
+  // The API ignores cookies, and the console reads them. A malformed cookie counts as missing.
   state: { parse: true, failAction: 'ignore' },
   plugins: { crumb: {} },
 } as const satisfies RouteOptions;
@@ -96,7 +103,6 @@ export const CONSOLE_ROUTE = {
  * @throws {ApiError} if the API would reject the request
  */
 export const authorize: Lifecycle.Method = async (request, h) => {
-  request.headers.authorization = `Bearer ${keyOf(request)}`;
   const { credentials } = await request.server.auth.test('api-key', request);
   request.app.caller = credentials;
   return h.continue;
@@ -117,6 +123,8 @@ export const FORM = {
 
 /** A successful response of the API. */
 interface ApiAnswer<T> {
+  /** The owner of the key. */
+  readonly caller: Request['auth']['credentials'];
   readonly headers: Readonly<Record<string, unknown>>;
   readonly body: T;
 }
@@ -124,6 +132,7 @@ interface ApiAnswer<T> {
 /** A call of the API that is not a GET with the key of the session. */
 interface ApiCall {
   readonly method?: 'GET' | 'POST';
+  /** Replaces the key of the session. */
   readonly apiKey?: string;
   readonly body?: object;
   readonly idempotencyKey?: string;
@@ -174,9 +183,11 @@ export class CallFailed extends Error {
 export async function callApi<T>(
   request: Request,
   path: string,
-  { method = 'GET', apiKey = keyOf(request), body, idempotencyKey }: ApiCall = {},
+  { method = 'GET', apiKey, body, idempotencyKey }: ApiCall = {},
 ): Promise<ApiAnswer<T>> {
-  const headers: Record<string, string> = { authorization: `Bearer ${apiKey}` };
+  const headers: Record<string, string> = {};
+  const keyHash = apiKey === undefined ? request.app.keyHash : undefined;
+  if (apiKey !== undefined) headers.authorization = `Bearer ${apiKey}`;
   if (body) headers['content-type'] = 'application/json';
   if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
   const forwarded: unknown = request.headers['x-forwarded-for'];
@@ -186,41 +197,56 @@ export async function callApi<T>(
     statusCode: status,
     payload,
     headers: sent,
+    request: { auth },
   } = await request.server.inject({
     method,
     url: path,
     headers,
     payload: body ? JSON.stringify(body) : '',
     remoteAddress: request.info.remoteAddress,
+    app: { keyHash } as Request['app'],
   });
   const answer = JSON.parse(payload);
   if (status >= 400) throw new CallFailed(status, answer);
-  return { headers: sent, body: answer };
+  return { caller: auth.credentials, headers: sent, body: answer };
 }
 
+/**
+ * Counts a request for the sign-in page as one for a public page, so that one address cannot keep
+ * this process busy with it.
+ */
+export const limitSignIns: Lifecycle.Method = (request, h) => {
+  const flooded = request.server.app.countReader(request);
+  if (flooded) throw flooded;
+  return h.continue;
+};
+
 /** Returns the handlers that start and end sessions. */
-export const sessionHandlers = {
-  showSignIn: (request, h) => {
-    const next = nextPage(request.query.next);
-    if (request.auth.isAuthenticated) return h.redirect(next);
-    return h.view('sign-in', { title: 'Sign in', next });
-  },
-  signIn: async (request, h) => {
-    const form = request.payload as Readonly<Record<string, unknown>>;
-    const apiKey = String(form.api_key ?? '').trim();
-    const next = nextPage(form.next);
-    try {
-      await callApi(request, '/api/v1/credits', { apiKey });
-    } catch (error) {
-      if (!(error instanceof CallFailed)) throw error;
-      const context = { title: 'Sign in', next, problem: error.text() };
-      return h.view('sign-in', context).code(error.status);
-    }
-    request.cookieAuth.set({ apiKey });
-    return h.redirect(next).code(303);
-  },
-  signOut: (request, h) => {
-    request.cookieAuth.clear();
-    return h.redirect(SIGN_IN).code(303);
-  },
-} satisfies Record<string, Lifecycle.Method>;
+export function sessionHandlers(db: Database) {
+  return {
+    showSignIn: (request, h) => {
+      const next = nextPage(request.query.next);
+      if (request.auth.isAuthenticated) return h.redirect(next);
+      return h.view('sign-in', { title: 'Sign in', next });
+    },
+    signIn: async (request, h) => {
+      const form = request.payload as Readonly<Record<string, unknown>>;
+      const apiKey = String(form.api_key ?? '').trim();
+      const next = nextPage(form.next);
+      try {
+        const { caller } = await callApi(request, '/api/v1/credits', { apiKey });
+        const id = await openSession(db, caller.keyId);
+        request.app.knownKey = caller;
+        return h.redirect(next).code(303).state(SESSION_COOKIE, id);
+      } catch (error) {
+        if (!(error instanceof CallFailed)) throw error;
+        const context = { title: 'Sign in', next, problem: error.text() };
+        return h.view('sign-in', context).code(error.status);
+      }
+    },
+    signOut: async (request, h) => {
+      await endSession(db, sessionOf(request));
+      return h.redirect(SIGN_IN).code(303).unstate(SESSION_COOKIE);
+    },
+  } satisfies Record<string, Lifecycle.Method>;
+}

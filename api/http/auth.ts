@@ -11,6 +11,13 @@ import { createLimit } from './limit.ts';
 import { createAddressOf, createFloodGuard, keepLast, whenOver } from './overload.ts';
 
 declare module '@hapi/hapi' {
+  interface RequestApplicationState {
+    /**
+     * The hash of the API key of a console session. Pages of the console and their calls of the API
+     * have it instead of a key in the headers.
+     */
+    keyHash?: Buffer | undefined;
+  }
   interface AuthCredentials {
     /** The organization that the key belongs to. */
     readonly organizationId: string;
@@ -67,7 +74,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
 
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
-      const hash = parseApiKey(presentedKey(request) ?? '');
+      const hash = request.app.keyHash ?? parseApiKey(presentedKey(request) ?? '');
       if (!hash) {
         const flooded = strays.countFailure(addressOf(request.raw.req));
         // With this delay, a client that retries without pause sends at most ten requests a second

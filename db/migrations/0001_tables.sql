@@ -16,6 +16,14 @@ CREATE TABLE "api_keys" (
 	CONSTRAINT "api_keys_leaked_is_revoked" CHECK (not leaked or revoked_at is not null)
 );
 
+CREATE TABLE "console_sessions" (
+	"hash" "bytea" PRIMARY KEY NOT NULL,
+	"api_key_id" text NOT NULL,
+	"created_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
+	"used_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
+	CONSTRAINT "console_sessions_hash_check" CHECK (octet_length(hash) = 32)
+);
+
 CREATE TABLE "organizations" (
 	"id" text PRIMARY KEY NOT NULL,
 	"sandbox_of" text,
@@ -632,6 +640,7 @@ CREATE TABLE "webhook_networks" (
 );
 
 ALTER TABLE "api_keys" ADD CONSTRAINT "api_keys_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "console_sessions" ADD CONSTRAINT "console_sessions_api_key_id_fkey" FOREIGN KEY ("api_key_id") REFERENCES "public"."api_keys"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "organizations" ADD CONSTRAINT "organizations_sandbox_of_fkey" FOREIGN KEY ("sandbox_of") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "rate_windows" ADD CONSTRAINT "rate_windows_api_key_id_fkey" FOREIGN KEY ("api_key_id") REFERENCES "public"."api_keys"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "credit_balances" ADD CONSTRAINT "credit_balances_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
@@ -654,6 +663,7 @@ ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_request_id_f
 ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_hosts" ADD CONSTRAINT "webhook_hosts_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 CREATE INDEX "api_keys_by_organization" ON "api_keys" USING btree ("organization_id");
+CREATE INDEX "console_sessions_by_age" ON "console_sessions" USING btree ("created_at");
 CREATE UNIQUE INDEX "ledger_entries_reference_once" ON "ledger_entries" USING btree ("organization_id","reference") WHERE reference is not null;
 CREATE INDEX "ledger_entries_by_time" ON "ledger_entries" USING brin ("created_at");
 CREATE INDEX "ledger_entries_funding" ON "ledger_entries" USING btree ("organization_id","id") WHERE side = 'funding';

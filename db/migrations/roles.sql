@@ -87,6 +87,8 @@ grant select, insert on secret_keys to npe_worker, npe_operator;
 grant select, insert, update on organizations, api_keys to npe_operator;
 grant select on api_keys to npe_api;
 grant select (id, organization_id, revoked_at, expires_at) on api_keys to npe_worker;
+grant select, insert, update, delete on console_sessions to npe_api;
+grant select, delete on console_sessions to npe_worker;
 grant select, insert, update on rate_windows to npe_api, npe_worker;
 grant select on rate_windows to npe_operator;
 

@@ -1,4 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
+import { SESSION_MS } from '../accounts/sessions.ts';
 import { type Database, query, span } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 
@@ -68,6 +69,7 @@ function stepsOf({
     profiles(evidenceMs),
     spend(evidenceMs),
     idempotencyKeys(),
+    consoleSessions(),
     webhookAttempts(webhookLogMs),
     webhookHosts(webhookLogMs),
     webhookNetworks(),
@@ -175,6 +177,16 @@ function idempotencyKeys(): SQL {
        select ctid from idempotency_keys
         where expires_at <= now()
         order by expires_at limit ${MAX_FREQUENT_ROWS} for update skip locked))`;
+}
+
+/** Deletes sessions of the console that have ended. */
+function consoleSessions(): SQL {
+  return sql`
+    delete from console_sessions
+     where hash = any (array(
+       select hash from console_sessions
+        where ${olderThan('created_at', SESSION_MS)}
+        order by created_at limit ${MAX_FREQUENT_ROWS}))`;
 }
 
 function webhookAttempts(ageMs: number): SQL {

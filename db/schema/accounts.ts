@@ -115,6 +115,28 @@ export const apiKeys = pgTable(
   ],
 );
 
+/** Sessions of the console. Retention deletes the rows of old ones. */
+export const consoleSessions = pgTable(
+  'console_sessions',
+  {
+    /** The hash of the random id in the visitor's cookie. */
+    hash: bytea('hash').primaryKey(),
+    /** The key that the visitor signed in with. */
+    apiKeyId: text('api_key_id').notNull(),
+    createdAt: time('created_at').notNull().default(clockTime),
+    usedAt: time('used_at').notNull().default(clockTime),
+  },
+  (table) => [
+    foreignKey({
+      name: 'console_sessions_api_key_id_fkey',
+      columns: [table.apiKeyId],
+      foreignColumns: [apiKeys.id],
+    }),
+    check('console_sessions_hash_check', sql`octet_length(hash) = 32`),
+    index('console_sessions_by_age').on(table.createdAt),
+  ],
+);
+
 /**
  * The sliding window that limits the requests of an API key. `hits` holds the times of admitted
  * requests, oldest first, and `counts` holds the number of requests at each time. All requests

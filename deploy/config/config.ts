@@ -222,18 +222,12 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
   });
 }
 
-const consoleKey = Joi.string()
-  .min(32)
-  .messages({ 'string.min': '{{#label}} must have at least 32 characters' });
-
 /** The settings that only the API needs. */
 const API_SETTINGS = {
   /** The URL at which customers reach the API, without a path. */
   publicUrl: ['PUBLIC_URL', publicUrl().required()],
   /** The email address or https URL at which customers get help. */
   support: ['SUPPORT_EMAIL', emailOrUrl().required()],
-  /** Encrypts the sessions of the console, 32 characters or more. */
-  consoleKey: ['CONSOLE_KEY', consoleKey.required()],
 } as const satisfies Table;
 
 /** The configuration of the API. */
@@ -246,8 +240,8 @@ export interface ApiConfig extends Config, Settings<typeof API_SETTINGS> {}
 export function loadApiConfig(environment: NodeJS.ProcessEnv = process.env): ApiConfig {
   // Reads all settings together, so that an error names the problems of all of them.
   const all = read({ ...ACCESS_SETTINGS, ...SETTINGS, ...API_SETTINGS }, environment);
-  const { publicUrl, support, consoleKey } = all;
-  return Object.freeze({ ...loadConfig(environment), publicUrl, support, consoleKey });
+  const { publicUrl, support } = all;
+  return Object.freeze({ ...loadConfig(environment), publicUrl, support });
 }
 
 /** The settings of the operator command and the migrations. */

@@ -27,11 +27,6 @@ export async function createApi(
     trustedProxies: config.trustedProxies,
     poolSize: config.databasePool,
   });
-  await registerConsole(server, {
-    site: config,
-    consoleKey: config.consoleKey,
-    log: deps.log,
-    db: deps.db,
-  });
+  await registerConsole(server, { site: config, log: deps.log, db: deps.db });
   return server;
 }

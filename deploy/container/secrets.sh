@@ -6,7 +6,7 @@ cd "$(dirname "$0")"
 umask 077
 while IFS= read -r line; do
   case $line in
-    *_PASSWORD= | CONSOLE_KEY=) line="$line$(openssl rand -hex 24)" ;;
+    *_PASSWORD=) line="$line$(openssl rand -hex 24)" ;;
     SECRETS_KEY=) line="${line}v1:$(openssl rand -base64 32)" ;;
   esac
   echo "$line"

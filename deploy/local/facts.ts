@@ -14,8 +14,6 @@ export interface StackFacts {
   readonly temporal_namespace: string;
   readonly temporal_ui: string | null;
   readonly database_url: string;
-  /** The value of `CONSOLE_KEY`. */
-  readonly console_key: string;
   /** The value of `SECRETS_KEY`. */
   readonly secrets_key: string;
   readonly simulator_url: string;

@@ -119,13 +119,11 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const sourcesFile = join(dir, 'sources.json');
   await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
   const baseUrl = `http://${LOOPBACK}:${apiPort}`;
-  const consoleKey = consoleKeyOf(start);
   const environment = {
     ...environmentOf(given, temporal),
     API_PORT: String(apiPort),
     PUBLIC_URL: given.environment.PUBLIC_URL ?? baseUrl,
     SUPPORT_EMAIL: given.environment.SUPPORT_EMAIL ?? 'support@example.com',
-    CONSOLE_KEY: consoleKey,
     ...sourceSettings(world.simulator.urls, tenant.vendorKey),
     SOURCES_FILE: sourcesFile,
     DNS_SERVERS: world.dns.address,
@@ -142,7 +140,6 @@ async function bringUp(options: StackOptions, parts: Parts) {
     temporal_ui: temporal.uiUrl,
     database_url: urls.operator,
     secrets_key: secretsKey,
-    console_key: consoleKey,
     simulator_url: world.simulator.urls.rocketreach,
     receiver_url: world.receiver.url,
     webhook_secrets: tenant.webhookSecrets,
@@ -154,12 +151,6 @@ async function bringUp(options: StackOptions, parts: Parts) {
     /** The value of `LOOKUP_TIMEOUT` that the service uses. */
     lookupTimeout: environment.LOOKUP_TIMEOUT,
   };
-}
-
-/** Returns the key of the console. It stays the same, so that sessions survive a restart. */
-function consoleKeyOf({ options, earlier }: Start): string {
-  const { CONSOLE_KEY } = options.given.environment;
-  return CONSOLE_KEY ?? earlier?.console_key ?? randomBytes(24).toString('base64');
 }
 
 function newSecretsKey(): string {

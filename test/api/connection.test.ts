@@ -252,3 +252,22 @@ test('the API keeps working after clients abort in the middle of their body', as
   t.deepEqual(await Promise.all(cut), Array(20).fill(null));
   t.is((await client.get('/api/v1/credits')).status, 200);
 });
+
+test('browsers use only https if PUBLIC_URL is https, as every response says', async (t) => {
+  const local = await startApi({ publicUrl: 'http://127.0.0.1:8080' });
+  for (const path of [
+    '/healthz',
+    '/none',
+    '/console/none',
+    '/console/sign-in',
+    '/docs',
+  ]) {
+    const policyOf = async (baseUrl: string) => {
+      const { headers } = await fetch(`${baseUrl}${path}`, { redirect: 'manual' });
+      return headers.get('strict-transport-security');
+    };
+    t.is(await policyOf(api.baseUrl), 'max-age=31536000', path);
+    t.is(await policyOf(local.baseUrl), null, path);
+  }
+  await local.stop();
+});

@@ -79,6 +79,25 @@ test('calls of the console are logged with the key and network of the visitor', 
   await api.stop();
 });
 
+test('each sign-in and sign-out is logged with its key', async (t) => {
+  const { api, lines } = await startLoggedApi();
+  const clients = [await api.organization(), await api.organization()];
+  for (const { apiKey } of clients) {
+    const visitor = new Visitor(api.baseUrl);
+    const { token } = await visitor.signIn(apiKey);
+    await visitor.post('/console/sign-out', { form_token: token });
+  }
+  for (const route of ['/console/sign-in', '/console/sign-out']) {
+    const logged = lines.filter((line) => line.route === route && line.status === 303);
+    t.deepEqual(
+      logged.map(({ key_id }) => key_id),
+      clients.map(({ keyId }) => keyId),
+      route,
+    );
+  }
+  await api.stop();
+});
+
 test('a rejected request is logged and counted with its reason', async (t) => {
   const { api, last } = await startLoggedApi();
   const poor = await api.organization(0);

@@ -1,4 +1,5 @@
 import test from 'ava';
+import { openSession, useSession } from '../../db/accounts/sessions.ts';
 import { openDatabase } from '../../db/client.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
@@ -94,6 +95,16 @@ test.serial(
     t.like(found?.items[0], { replayed: true, email: 'a@clinic.example' });
   },
 );
+
+test('a session of the console is deleted after its seven days', async (t) => {
+  const { keyId } = await openOrganization(db, 0);
+  const known = await openSession(db, keyId);
+  await forgetOld(db, RETENTION);
+  t.like(await useSession(db, known), { keyId });
+  await sql`update console_sessions set created_at = now() - interval '7 days' where api_key_id = ${keyId}`;
+  await forgetOld(db, RETENTION);
+  t.is((await sql`select from console_sessions where api_key_id = ${keyId}`).length, 0);
+});
 
 test('results are kept for the whole replay window even if the retention is shorter', (t) => {
   const config = loadConfig({

@@ -419,6 +419,8 @@ const COLUMNS: Readonly<Record<string, Kind>> = {
   'batches.deadline_at': 'end',
   'batches.started_at': 'batches whose workflow was started',
   'batches.updated_at': 'fact',
+  'console_sessions.created_at': 'fact',
+  'console_sessions.used_at': 'fact',
   'email_checks.at': 'fact',
   'entitlements.charged_at': 'fact',
   'idempotency_keys.created_at': 'fact',

@@ -7,7 +7,6 @@ import type { Site } from '../../api/site.ts';
 export const SITE_SETTINGS = {
   PUBLIC_URL: 'https://api.example.com',
   SUPPORT_EMAIL: 'support@example.com',
-  CONSOLE_KEY: 'a key that only tests use, 32 characters',
 };
 export const SITE: Site = {
   publicUrl: SITE_SETTINGS.PUBLIC_URL,

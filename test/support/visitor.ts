@@ -9,8 +9,15 @@ export class Visitor {
     this.#baseUrl = baseUrl;
   }
 
-  async get(path: string): Promise<Seen> {
-    return await this.send(path, {});
+  /** Returns a browser with copies of the cookies. */
+  copy(): Visitor {
+    const copy = new Visitor(this.#baseUrl);
+    for (const [name, value] of this.#cookies) copy.#cookies.set(name, value);
+    return copy;
+  }
+
+  async get(path: string, headers: Record<string, string> = {}): Promise<Seen> {
+    return await this.send(path, { headers });
   }
 
   /** Sends a form with the token of the page that was seen last. */

@@ -80,7 +80,8 @@ test('every page of the console needs a valid key', async (t) => {
     .map(({ path }) => path.replaceAll(/[{}]/g, ''))
     .filter((path) => !open.includes(path));
   t.true(paths.length > 8);
-  const visitors = await Promise.all(paths.map(() => signedIn(client)));
+  const visitor = await signedIn(client);
+  const visitors = paths.map(() => visitor.copy());
   await revokeKey(api.db, BY, client.keyId);
   await eventually(async () => {
     const { status } = await client.get('/api/v1/credits');
@@ -94,17 +95,21 @@ test('every page of the console needs a valid key', async (t) => {
   }
 });
 
-test('the sign-in limits guesses by the address of the visitor', async (t) => {
+test('the sign-in is limited by the address of the visitor', async (t) => {
   const visitor = new Visitor(api.baseUrl);
   const { token } = await visitor.get(SIGN_IN);
-  const guess = async (address: string) => {
-    const form = { form_token: token, api_key: GUESS };
+  const { apiKey } = await api.organization();
+  const guess = async (address: string, api_key = GUESS) => {
+    const form = { form_token: token, api_key };
     return await visitor.post(SIGN_IN, form, { 'x-forwarded-for': address });
   };
   for (let n = 0; n < 100; n += 1) t.is((await guess('203.0.113.7')).status, 401);
   const limited = await guess('203.0.113.7');
   t.is(limited.status, 429);
   t.regex(limited.text, /role="alert">An address without a valid API key may send/);
+  t.is((await guess('203.0.113.7', apiKey)).status, 429);
+  const page = await visitor.get(SIGN_IN, { 'x-forwarded-for': '203.0.113.7' });
+  t.is(page.status, 429);
   t.is((await guess('203.0.113.8')).status, 401);
 });
 

@@ -206,7 +206,6 @@ test.serial(
     t.deepEqual(Object.keys(facts).sort(), [
       'api_key',
       'base_url',
-      'console_key',
       'database_url',
       'organization_id',
       'ports',
