@@ -300,9 +300,10 @@ async function admitAddresses(db: Database, claim: Claim, addresses: readonly st
   // A first attempt only uses the proven addresses. A retry also tries the others, because the
   // proven addresses may be unavailable.
   if (proven.length > 0 && claim.step === 0) return { proven, counted: [] };
+  const { organizationId } = claim;
   const others = addresses.filter((address) => !proven.includes(address));
   if (others.length === 0) return { proven, counted: [] };
-  return { proven, counted: await admitToAddresses(db, others) };
+  return { proven, counted: await admitToAddresses(db, organizationId, others) };
 }
 
 function outcomeOf(

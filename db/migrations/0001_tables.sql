@@ -635,8 +635,10 @@ CREATE TABLE "webhook_hosts" (
 );
 
 CREATE TABLE "webhook_networks" (
-	"network" "cidr" PRIMARY KEY NOT NULL,
-	"spent_until" timestamp (3) with time zone NOT NULL
+	"network" "cidr" NOT NULL,
+	"customer_id" text NOT NULL,
+	"spent_until" timestamp (3) with time zone NOT NULL,
+	CONSTRAINT "webhook_networks_pkey" PRIMARY KEY("network","customer_id")
 );
 
 ALTER TABLE "api_keys" ADD CONSTRAINT "api_keys_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;

@@ -227,17 +227,28 @@ export const webhookHosts = pgTable(
 /**
  * Limits the attempts to each network, so that our deliveries cannot be used to attack third
  * parties. An attempt is not counted if its host has already returned a 2xx response from this
- * network to the same organization. All organizations, host names, and ports share the limit. A row
- * holds what is left of one network's limit.
+ * network to the same organization. All host names and ports share the limits. A row holds what is
+ * left of the limit of one customer, or of all customers together, for one network.
  */
 export const webhookNetworks = pgTable(
   'webhook_networks',
   {
-    network: cidr('network').primaryKey(),
+    network: cidr('network').notNull(),
+    /**
+     * The id of the customer's organization, also for attempts of its sandbox. Empty for all
+     * customers together.
+     */
+    customerId: text('customer_id').notNull(),
     /** The time at which the full number of attempts is allowed again. */
     spentUntil: time('spent_until').notNull(),
   },
-  (table) => [index('webhook_networks_by_age').on(table.spentUntil)],
+  (table) => [
+    primaryKey({
+      name: 'webhook_networks_pkey',
+      columns: [table.network, table.customerId],
+    }),
+    index('webhook_networks_by_age').on(table.spentUntil),
+  ],
 );
 
 /** Targets that operators have blocked. */

@@ -207,7 +207,7 @@ export async function releaseClaim(
         ),
       )
       .returning({ id: webhookDeliveries.id });
-    if (held) await giveBackAddresses(tx, addresses);
+    if (held) await giveBackAddresses(tx, claim.organizationId, addresses);
   });
 }
 

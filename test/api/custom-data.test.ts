@@ -77,8 +77,7 @@ test('random custom_data, first or last in the body, is returned exactly as writ
         values += size;
       },
     ),
-    // json-text.test.ts tests the reader of such text with many more values.
-    { seed, numRuns: 30 },
+    { seed, numRuns: 120 },
   );
   t.log(`${values} values`);
 });

@@ -1,9 +1,11 @@
 import anyTest, { type TestFn } from 'ava';
 import { sql } from 'drizzle-orm';
+import { ProxyUnavailable } from '../../../activities/webhooks/attempt.ts';
 import type { Answer, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
 import { setBlock } from '../../../db/webhooks/blocks.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
+import { admitToAddresses } from '../../../db/webhooks/networks.ts';
 import {
   listDeliveriesToLookAt,
   noteDeliveryLook,
@@ -15,8 +17,7 @@ import {
   HOUR,
   startDelivering,
 } from '../../support/deliveries.ts';
-
-import { RETENTION } from '../../support/organization.ts';
+import { openTestKey, RETENTION } from '../../support/organization.ts';
 
 // Tests the limits on deliveries from all organizations to one host, which prevent attacks by
 // deliveries.
@@ -103,18 +104,18 @@ function standAt(
   return posts;
 }
 
-test('an IP address gets twenty webhooks an hour of hosts that never returned a 2xx', async (t) => {
+test('a customer sends twenty webhooks an hour to an IP address without a 2xx', async (t) => {
   const { life } = t.context;
   const posts = standAt(t, ['192.0.2.7'], answered(404));
   await life.time.freeze();
+  const customer = await life.organization();
   const ids: string[] = [];
   for (let n = 0; n < 12; n += 1) {
-    const organization = await life.organization();
     for (const url of [
       `https://name${n}.example/`,
       `https://other.example:${8000 + n}/`,
     ]) {
-      ids.push(...(await life.deliveries(organization, url, 1, 'unproven')));
+      ids.push(...(await life.deliveries(customer, url, 1, 'unproven')));
     }
   }
   for (const id of ids) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
@@ -125,15 +126,64 @@ test('an IP address gets twenty webhooks an hour of hosts that never returned a 
     [attempts, state, log.at(-1)?.reason, log.at(-1)?.statusCode],
     [1, 'pending', 'unproven_host', null],
   );
-  // The address gets one attempt back every three minutes.
+  const sandbox = await openTestKey(life.db, customer);
+  t.deepEqual(await admitToAddresses(life.db, sandbox.organizationId, ['192.0.2.7']), []);
+  // Other customers have their own attempts.
+  const [first = ''] = await life.deliveries(
+    await life.organization(),
+    HOOK,
+    1,
+    'unproven',
+  );
+  t.like(await life.look(first), { kind: 'wait', why: 'tried' });
+  t.is(posts.length, 21);
+  // The customer gets one attempt back every three minutes.
   await life.time.advance(3 * MINUTE);
   for (const id of ids.slice(0, 2))
     t.like(await life.look(id), { kind: 'wait', why: 'tried' });
-  t.is(posts.length, 21);
+  t.is(posts.length, 22);
   const elsewhere = standAt(t, ['192.0.2.8'], answered(404));
   for (const id of ids.slice(2, 4))
     t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   t.is(elsewhere.length, 2);
+});
+
+test('an attempt that was not made counts neither for the customer nor for all', async (t) => {
+  const { life } = t.context;
+  await life.time.freeze();
+  const customers = await Promise.all(
+    Array.from({ length: 6 }, () => life.organization()),
+  );
+  t.context.answer = async ({ admit }) => {
+    await admit?.(['192.0.2.7']);
+    throw new ProxyUnavailable('the proxy is away');
+  };
+  for (const customer of customers) {
+    for (const id of await life.deliveries(customer, HOOK, 20, 'unproven'))
+      await life.look(id).catch(() => {});
+  }
+  for (const { organizationId } of customers)
+    t.is((await admitToAddresses(life.db, organizationId, ['192.0.2.7'])).length, 1);
+});
+
+test('all customers together send a hundred webhooks an hour to an unproven address', async (t) => {
+  const { life } = t.context;
+  await life.time.freeze();
+  const customers = await Promise.all(
+    Array.from({ length: 6 }, () => life.organization()),
+  );
+  const addresses = ['192.0.2.7', '2001:db8::7'];
+  const asked = customers.flatMap(({ organizationId }) =>
+    Array.from({ length: 21 }, () =>
+      admitToAddresses(life.db, organizationId, addresses),
+    ),
+  );
+  const admitted = (await Promise.all(asked)).flat();
+  for (const address of addresses)
+    t.is(admitted.filter((one) => one === address).length, 100, address);
+  await life.time.advance(MINUTE);
+  const { organizationId } = await life.organization();
+  t.deepEqual(await admitToAddresses(life.db, organizationId, addresses), addresses);
 });
 
 test('all IP addresses of an IPv6 /64 network share one limit of webhooks', async (t) => {
@@ -174,8 +224,9 @@ test('a 2xx proves a webhook host only for its name, port, and organization', as
     ...(await life.deliveries(await life.organization(), HOOK, 10, 'unproven')),
   ];
   for (const id of others) await life.look(id);
-  // The first attempt, which proved the receiver, was counted too.
-  t.is(posts.length, 19);
+  // The first attempt, which proved the receiver, was counted too. The other organization has its
+  // own attempts.
+  t.is(posts.length, 19 + 10);
 });
 
 test('at a new IP address, a proven webhook host gets only twenty attempts an hour', async (t) => {
@@ -230,7 +281,7 @@ test('the counter of webhooks to an IP address is deleted when it is no longer n
   const known = async () =>
     (await life.db.drizzle.execute(sql`select network from webhook_networks`)).length;
   await forgetOld(life.db, RETENTION);
-  t.is(await known(), 1);
+  t.is(await known(), 2, 'for the customer and for all');
   await life.time.advance(4 * MINUTE);
   await forgetOld(life.db, RETENTION);
   t.is(await known(), 0);
