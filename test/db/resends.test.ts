@@ -52,13 +52,18 @@ async function batchOf(db: Database, deliveryId: string): Promise<string> {
 test('a resend repeats all attempts, with the same webhook id and the same log', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
+  // Fails at the second attempt of its schedule.
+  receiver.answer = () => answered(500);
+  const first = await life.look(id);
+  await life.time.advance(first.kind === 'wait' ? first.afterMs : 0);
+  receiver.answer = () => BLOCKED;
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
   t.is((await resendAny(life.db, BY, id)).kind, 'resent');
   t.like(await showDelivery(life.db, id), {
     state: 'pending',
     decidedAt: null,
     resends: 1,
-    attempts: 1,
+    attempts: 2,
   });
   receiver.answer = () => answered(500);
   for (let attempt = 1; attempt < SCHEDULE_MS.length; attempt += 1) {
@@ -70,9 +75,9 @@ test('a resend repeats all attempts, with the same webhook id and the same log',
   const { log } = await showDelivery(life.db, id);
   t.deepEqual(
     log.map(({ n }) => n),
-    Array.from({ length: 11 }, (_, index) => index + 1),
+    Array.from({ length: 12 }, (_, index) => index + 1),
   );
-  t.is(receiver.calls, 11);
+  t.is(receiver.calls, 12);
 });
 
 test('a delivered webhook can be resent, and is pending until the next attempt ends', async (t) => {

@@ -214,21 +214,16 @@ test.serial(
   },
 );
 
-for (const [calls, source] of [
-  [5, 'a verifier'],
-  [3, 'a vendor'],
-] as const) {
-  test.serial(
-    `300 requests use 95 % of ${source}'s ${calls} calls a second, asking at most 3 times each`,
-    async (t) => {
-      const limits = { rates: [{ calls, perMs: 1000 }], dailyCredits: null };
-      const made = await play(source, limits, await requestsOf(300));
-      const seconds = (made.at(-1)?.at ?? 0) / 1000;
-      t.true(299 / seconds >= 0.95 * calls, `300 calls in ${seconds} s`);
-      t.true(made.every(({ asked }) => asked <= 3));
-    },
-  );
-}
+test.serial(
+  "300 requests use 95 % of a source's 3 calls a second, asking at most 3 times each",
+  async (t) => {
+    const limits = { rates: [{ calls: 3, perMs: 1000 }], dailyCredits: null };
+    const made = await play('a source', limits, await requestsOf(300));
+    const seconds = (made.at(-1)?.at ?? 0) / 1000;
+    t.true(299 / seconds >= 0.95 * 3, `300 calls in ${seconds} s`);
+    t.true(made.every(({ asked }) => asked <= 3));
+  },
+);
 
 interface Made {
   readonly id: string;
