@@ -7,8 +7,10 @@ export interface TestCounts {
 
 /** Matches one line per passed test. AVA's own total is missing as soon as a test fails. */
 const PASSED = /^ {2}[✔√] (?!\[expected fail\])/;
-const FAILED = [
-  /^ {2}(\d+) (?:test|hook)s? failed/,
+/** Matches one line per failed test or hook. AVA's own total is missing if the run is interrupted. */
+const FAILED = /^ {2}[✘×] \[(?:fail|unexpected pass)\]/;
+/** Matches AVA's totals of what has no line of its own. */
+const TOTALS = [
   /^ {2}(\d+) unhandled rejections?/,
   /^ {2}(\d+) uncaught exceptions?/,
   /^ {2}(\d+) tests? remained pending/,
@@ -19,10 +21,13 @@ const FAILED = [
  */
 export function countTests({ passed, failed }: TestCounts, line: string): TestCounts {
   const plain = stripVTControlCharacters(line);
-  const failures = FAILED.map((pattern) => Number(pattern.exec(plain)?.[1] ?? 0));
+  const failures = TOTALS.map((pattern) => Number(pattern.exec(plain)?.[1] ?? 0));
   return {
     passed: PASSED.test(plain) ? passed + 1 : passed,
-    failed: failures.reduce((sum, count) => sum + count, failed),
+    failed: failures.reduce(
+      (sum, count) => sum + count,
+      FAILED.test(plain) ? failed + 1 : failed,
+    ),
   };
 }
 

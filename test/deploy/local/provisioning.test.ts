@@ -202,7 +202,9 @@ test('the test runner counts passed tests, failures, crashes, and time-outs', (t
     '  ✔ second (12ms)',
     '  ✔ [expected fail] known',
     '  ✘ [fail]: third',
+    '  ✘ [fail]: before hook',
     '    ℹ 4 tests failed',
+    // Counted above. If the run is interrupted, AVA prints no totals.
     '  1 test failed',
     '  1 hook failed',
     '  2 uncaught exceptions',
