@@ -78,6 +78,7 @@ test("another organization's deliveries get the same responses as unknown ones",
     ours.call('POST', `${list(batchId)}/${id}/resend`);
   const refused = await resend(newId('bat'), newId('msg'));
   t.is(refused.status, 404);
+  t.like(refused.json, { code: 'delivery_not_found' });
   for (const batchId of [other.batchId, own.batchId]) {
     t.deepEqual(shown(await resend(batchId, other.deliveryId)), shown(refused));
     t.deepEqual(

@@ -290,11 +290,19 @@ test('an import finds columns by name, or by order if the file has no header', a
     t.is(code, 0);
     t.regex(stdout, /^rows +1$[\s\S]*^candidate +1$/m);
   }
-  for (const content of ['name,address\nx,y\n', '', '\n\n']) {
-    const path = await file('other.csv', content);
-    const { code, stdout, stderr } = await spawnOperator(url, ['import', 'emails', path]);
-    t.deepEqual([code, stdout], [1, '']);
-    t.regex(stderr, /^operator: .*(npi and email|is empty).*\n$/);
+  const unnamed = await file('unnamed.csv', 'name,address\nx,y\n');
+  const refused = await spawnOperator(url, ['import', 'emails', unnamed]);
+  t.deepEqual([refused.code, refused.stdout], [1, '']);
+  t.regex(refused.stderr, /^operator: .*npi and email.*\n$/);
+});
+
+test('an import rejects an empty file', async (t) => {
+  const { operator } = operatorOn(url);
+  for (const content of ['', '\n\n']) {
+    const path = await file('empty.csv', content);
+    const given = await operator('import', 'suppressions', path, ...WHY);
+    t.deepEqual([given.code, given.stdout], [1, '']);
+    t.regex(given.stderr, /^operator: .*is empty.*\n$/);
   }
 });
 
@@ -366,7 +374,7 @@ const HASH = hashAddress('someone@clinic.com');
 test('with --dry-run, an import of rows gives verdicts and stores nothing', async (t) => {
   const path = await file('tried.csv', 'value\ntried-clinic.com\nno domain\n');
   const args = ['import', 'suppressions', path, '--dry-run', '--json', ...WHY];
-  const { code, stdout, stderr } = await spawnOperator(url, args);
+  const { code, stdout, stderr } = await operatorOn(url).operator(...args);
   t.deepEqual([code, stderr], [1, '']);
   t.like(JSON.parse(stdout), {
     rows: 2,

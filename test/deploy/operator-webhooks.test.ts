@@ -330,7 +330,10 @@ test.serial(
   async (t) => {
     const organization = await openOrganization(db, 1000);
     const { organizationId } = organization;
-    for (let n = 0; n < 9; n += 1) await failed(organization, 60);
+    for (let n = 0; n < 9; n += 1) {
+      const { batchId } = await submitted(organization, 60, false);
+      await fail(batchId);
+    }
     // The deliveries fail again before the command ends. The trigger affects all organizations, but
     // no other test runs now.
     await db.drizzle.execute(sql`

@@ -1,6 +1,7 @@
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import type { Client } from '@temporalio/client';
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js';
+import { Worker, type WorkflowBundleOption } from '@temporalio/worker';
 
 /** The history of one execution, as the client fetches it. */
 export type History = Awaited<
@@ -157,4 +158,29 @@ function anonymous(key: string, value: unknown): unknown {
   if (key === 'name' && typeof value === 'string' && /^[0-9]+@/.test(value))
     return 'sticky';
   return key === 'stackTrace' ? undefined : value;
+}
+
+/** Returns the type of a history's workflow. */
+export function typeOf({ history }: SavedHistory): string {
+  const { workflowExecutionStartedEventAttributes: started } = history.events[0] ?? {};
+  return (
+    (started as { workflowType?: { name?: string } } | undefined)?.workflowType?.name ??
+    ''
+  );
+}
+
+/** Returns the names of the histories that these workflows don't replay in the same way. */
+export async function divergent(
+  workflowBundle: WorkflowBundleOption,
+  among: readonly SavedHistory[],
+): Promise<string[]> {
+  const found: string[] = [];
+  let index = 0;
+  for await (const { error } of Worker.runReplayHistories({ workflowBundle }, among)) {
+    if (error) found.push(`${among[index]?.name}: ${error.name}`);
+    index += 1;
+  }
+  if (index !== among.length)
+    throw new Error(`${index} of ${among.length} histories were replayed`);
+  return found;
 }

@@ -85,15 +85,6 @@ test.serial(
   },
 );
 
-test.serial('a rate-limited vendor is called again until it responds', async (t) => {
-  const npi = take();
-  vendors.first.script(npi, ({ nth }) =>
-    nth < 3 ? { kind: 'retry', why: 'rate_limit', afterMs: 100 } : foundStep(npi),
-  );
-  t.like(await lookUp(npi), { status: 'completed' });
-  t.is(vendors.first.asked(npi, 'submit'), 3);
-});
-
 test.serial(
   'a vendor that is rate-limited for too long is called again after the others',
   async (t) => {
@@ -175,15 +166,6 @@ test.serial(
       (await lookUp(npi)).atOnce,
       'its own organization has it replayed: it was paid for',
     );
-  },
-);
-
-test.serial(
-  'an address that a vendor found for another NPI is not returned',
-  async (t) => {
-    const npi = take();
-    vendors.first.script(npi, () => foundStep(take()));
-    t.like(await lookUp(npi), { status: 'not_found' });
   },
 );
 

@@ -5,7 +5,7 @@ import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ENDPOINTS } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { type EnvelopeAnswer, eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -23,10 +23,9 @@ const stack = fresh(test, () =>
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
-const answers = new Map<
-  string,
-  { status: string; email: string | null; email_type: string | null }
->();
+const answers = new Map<string, EnvelopeAnswer['data'][number]>();
+let submitted: Awaited<ReturnType<typeof client.bulk>>;
+let ended: EnvelopeAnswer;
 
 test.before(async () => {
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
@@ -40,9 +39,9 @@ test.before(async () => {
     });
   }
   await addSuppression(stack.db, BY, { kind: 'npi', value: SUPPRESSED });
-  const { batch_id: batchId } = (await client.bulk({ npis: [...MAGIC.keys()] })).json;
-  const envelope = await client.completed(batchId);
-  for (const item of envelope.data) answers.set(item.npi, item);
+  submitted = await client.bulk({ npis: [...MAGIC.keys()], custom_data: { a: 1 } });
+  ended = await client.completed(submitted.json.batch_id);
+  for (const item of ended.data) answers.set(item.npi, item);
 });
 
 test('the sandbox gives magic NPIs the same results as the simulated vendors', async (t) => {
@@ -105,8 +104,32 @@ test('each magic NPI has its documented result', (t) => {
   );
 });
 
+test('each request of a bulk submit ends with an email or a refund', (t) => {
+  t.is(submitted.status, 202);
+  t.is(submitted.json.status, 'in-progress');
+  t.deepEqual(
+    submitted.json.requests.map(({ npi }) => npi),
+    [...MAGIC.keys()],
+  );
+  t.is(ended.batch.total, MAGIC.size);
+  t.is(ended.batch.completed_count, MAGIC.size);
+  t.is(ended.webhook, null);
+  t.deepEqual(ended.custom_data, { a: 1 });
+  const found = ended.data.filter(({ status }) => status === 'completed');
+  const used = found.length;
+  t.deepEqual(ended.usage, { credits_used: used, balance: 1000 - used });
+  for (const item of ended.data) {
+    const isFound = item.status === 'completed';
+    t.is(item.email_status, isFound ? 'valid' : null);
+    t.is(item.email === null, !isFound);
+    t.is(item.email_last_validated === null, !isFound);
+    t.false(item.replayed);
+  }
+});
+
 test('vendors are called one after the other until one finds an email', async (t) => {
   t.deepEqual(asked('2000000010'), ['rocketreach']);
+  t.deepEqual(asked('2000000127'), ['rocketreach'], 'again after its rate limit');
   t.deepEqual(asked('2000000192').slice(0, 2), ['rocketreach', 'fullenrich']);
   t.deepEqual(asked('2000000200').slice(0, 3), ['rocketreach', 'fullenrich', 'prospeo']);
   t.deepEqual(asked('2000000218').slice(0, 4), [

@@ -4,15 +4,7 @@ import test from 'ava';
 import type { Sql } from 'postgres';
 import { writeZip } from '../../../deploy/local/sample.ts';
 import { CLINICIAN_HEADER, clinicianLine } from '../../support/employers.ts';
-import {
-  contentOf,
-  npi,
-  openNppesWorld,
-  spawnImport,
-  versionsOf,
-  WRONG_NPI,
-} from '../../support/nppes.ts';
-import { eventually } from '../../support/organization.ts';
+import { npi, openNppesWorld, versionsOf, WRONG_NPI } from '../../support/nppes.ts';
 
 type Values = Readonly<Record<string, string>>;
 
@@ -239,41 +231,3 @@ test('a zip from the archive of clinician files is read without unpacking it', a
   ]);
   t.like((await imported(path)).files, { clinicians: { read: 1, inserted: 1 } });
 });
-
-test.serial(
-  'a clinician import that was killed and run again has the same result',
-  async (t) => {
-    const whole = await openNppesWorld(t, 'clinicians');
-    const rows = Array.from({ length: 60_000 }, (_, n) =>
-      row(npi(n), { org_pac_id: String(n % 900) }),
-    );
-    const path = await fileOf(whole.folder, rows);
-    await whole.imported(path);
-
-    const killed = await openNppesWorld(t, 'clinicians');
-    const { child, ended } = spawnImport(killed, path);
-    await eventually(async () =>
-      (await killed.sql`select from import_runs`).length > 0 ? true : null,
-    );
-    child.kill('SIGKILL');
-    await ended;
-    await eventually(async () =>
-      (
-        await killed.sql`select from pg_locks where locktype = 'advisory' and database = (
-        select oid from pg_database where datname = current_database())`
-      ).length === 0
-        ? true
-        : null,
-    );
-    t.deepEqual(await storedIn(killed.sql), [], 'all or nothing');
-    t.like((await killed.imported(path)).files, {
-      clinicians: { read: 60_000, inserted: 60_000 },
-    });
-    t.is(await contentOf(killed.sql), await contentOf(whole.sql));
-    const runs = await killed.sql`select state from import_runs order by started_at`;
-    t.deepEqual(
-      runs.map(({ state }) => state),
-      ['failed', 'done'],
-    );
-  },
-);

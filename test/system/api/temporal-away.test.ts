@@ -1,6 +1,7 @@
 import test from 'ava';
 import { testSetting } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
+import { status } from '../../support/receiver.ts';
 import { startRelay } from '../../support/relay.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
@@ -60,4 +61,57 @@ test('while Temporal is down, only one submit at a time waits for a workflow to 
   // the SDK throws an uncaught error.
   relay.cut();
   await submit();
+});
+
+interface DeliveryView {
+  readonly id: string;
+  readonly status: string;
+  readonly decided_at: string | null;
+  readonly next_attempt_at: string | null;
+  readonly attempts: readonly object[];
+}
+
+test("resending a waiting webhook sends it now, even if the API can't reach Temporal", async (t) => {
+  const lonely = await startStack({
+    apiTemporalAddress: '127.0.0.1:1',
+    sweepIntervalMs: 1000,
+    webhookScheduleMs: [0, 3_600_000],
+  });
+  try {
+    const client = await lonely.organization();
+    lonely.receiver.setBehavior('/hook', status(500));
+    const webhook = { url: `${lonely.receiver.url}/hook` };
+    // A wrong check digit, so that no vendor has to be called.
+    const { json } = await client.single({ npi: '1000000010', webhook });
+    const path = `/api/v1/batch/${json.batch_id}/deliveries`;
+    const delivery = async () => {
+      const { json } = await client.get<{ deliveries: DeliveryView[] }>(path);
+      return json.deliveries[0];
+    };
+    const waiting = await eventually(async () => {
+      const one = await delivery();
+      return one?.attempts.length === 1 && one.next_attempt_at !== null ? one : null;
+    });
+    t.like(waiting, { status: 'pending', decided_at: null });
+    const inMs = Date.parse(String(waiting.next_attempt_at)) - Date.now();
+    t.true(inMs > 0.75 * 3_600_000 && inMs < 1.25 * 3_600_000, `${inMs} ms`);
+
+    lonely.receiver.setBehavior('/hook', null);
+    const { status: code, json: resent } = await client.call(
+      'POST',
+      `${path}/${waiting.id}/resend`,
+    );
+    t.is(code, 202);
+    t.like(resent, { status: 'pending', next_attempt_at: null });
+    const over = await eventually(async () => {
+      const one = await delivery();
+      return one?.status === 'pending' ? null : one;
+    });
+    t.deepEqual(
+      [over?.status, over?.attempts.length, over?.next_attempt_at],
+      ['delivered', 2, null],
+    );
+  } finally {
+    await lonely.stop();
+  }
 });

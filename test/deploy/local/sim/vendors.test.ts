@@ -105,12 +105,17 @@ for (const [npi, vendor] of [
   });
 }
 
-test('an incomplete profile of RocketReach is polled until it is complete', async (t) => {
-  const { rocketreach, simulator } = await simulated(t);
+test('simulated profiles and jobs are polled until they are complete', async (t) => {
+  const { rocketreach, fullenrich, simulator } = await simulated(t);
   await ask(rocketreach, subjectOf('2000000143'));
+  await ask(fullenrich, subjectOf('2000000192'));
   t.deepEqual(
     simulator.calls().map(({ route }) => route),
-    ['GET /person/lookup', 'GET /person/checkStatus', 'GET /person/checkStatus'],
+    [
+      ...['GET /person/lookup', 'GET /person/checkStatus', 'GET /person/checkStatus'],
+      ...['POST /contact/enrich/bulk', 'GET /contact/enrich/bulk/*'],
+      'GET /contact/enrich/bulk/*',
+    ],
   );
 });
 
@@ -133,19 +138,21 @@ test("a simulated response about another person contains that person's name", as
   });
 });
 
-test('repeating a paid lookup at the simulated Prospeo is free', async (t) => {
-  const { prospeo } = await simulated(t);
+test('lookups without an email, and repeated ones at Prospeo, are free', async (t) => {
+  const { fullenrich, prospeo } = await simulated(t);
+  t.like(await ask(fullenrich, subjectOf('2000000200')), { kind: 'miss', credits: 0 });
   t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 1 });
   t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 0 });
 });
 
 for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
   test(`a wrong API key is a fatal error at the simulated ${id}`, async (t) => {
-    const { [id]: vendor } = await simulated(t, 'another');
+    const { [id]: vendor, simulator } = await simulated(t, 'another');
     t.deepEqual(await ask(vendor, subjectOf('2000000010')), {
       kind: 'fatal',
       why: 'auth',
     });
+    t.deepEqual(simulator.calls(), [], 'not recorded as calls');
   });
 }
 

@@ -1,16 +1,18 @@
-import { readFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
 import type { Sql } from 'postgres';
 import { migrate } from '../../../../db/migrate.ts';
 import { startPostgres } from '../../../../deploy/local/postgres.ts';
 import { temporaryFolder } from '../../../support/database.ts';
+import { CLINICIAN_HEADER, clinicianLine } from '../../../support/employers.ts';
 import {
   contentOf,
   type Imported,
   largeNpi,
   memberName,
   type NppesWorld,
+  npi,
   openNppesWorld,
   openWorldAt,
   spawnImport,
@@ -69,6 +71,51 @@ test.serial(
       { state: 'done', counts: { 'npidata.read': ROWS } },
     ]);
     t.true(runs.every((run) => run.finished_at instanceof Date));
+  },
+);
+
+test.serial(
+  'a clinician import that was killed and run again has the same result',
+  async (t) => {
+    const whole = await openNppesWorld(t, 'clinicians');
+    const lines = Array.from({ length: 60_000 }, (_, n) =>
+      clinicianLine({
+        NPI: npi(n),
+        Ind_PAC_ID: '9830437451',
+        'Provider Last Name': 'THORNBURY',
+        'Facility Name': 'CEDAR VALLEY CLINIC, LLC',
+        org_pac_id: String(n % 900),
+        num_org_mem: '17',
+        adr_ln_1: '12 N MAIN ST',
+        adr_ln_2: 'SUITE 200',
+        'City/Town': 'CEDAR VALLEY',
+        State: 'CO',
+        'ZIP Code': '802011234',
+        'Telephone Number': '3035550101',
+      }),
+    );
+    const path = join(whole.folder, 'DAC_NationalDownloadableFile.csv');
+    await writeFile(path, CLINICIAN_HEADER + lines.join(''));
+    await whole.imported(path);
+
+    const killed = await openNppesWorld(t, 'clinicians');
+    const { child, ended } = spawnImport(killed, path);
+    await eventually(async () =>
+      (await killed.sql`select from import_runs`).length > 0 ? true : null,
+    );
+    child.kill('SIGKILL');
+    await ended;
+    await eventually(async () => ((await locksOf(killed.sql)) === 0 ? true : null));
+    t.is((await killed.sql`select from clinician_practices`).length, 0, 'all or nothing');
+    t.like((await killed.imported(path)).files, {
+      clinicians: { read: 60_000, inserted: 60_000 },
+    });
+    t.is(await contentOf(killed.sql), await contentOf(whole.sql));
+    const runs = await killed.sql`select state from import_runs order by started_at`;
+    t.deepEqual(
+      runs.map(({ state }) => state),
+      ['failed', 'done'],
+    );
   },
 );
 

@@ -1,30 +1,30 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
-import { clearEmployer } from '../../../activities/person/employer.ts';
-import { buildSubject } from '../../../activities/person/subject.ts';
-import { createHunter } from '../../../activities/vendors/hunter.ts';
+import { clearEmployer } from '../../activities/person/employer.ts';
+import { buildSubject } from '../../activities/person/subject.ts';
+import { createHunter } from '../../activities/vendors/hunter.ts';
 import type {
   Organization,
   Step,
   Subject,
   Vendor,
-} from '../../../activities/vendors/vendor.ts';
-import { organizationKey } from '../../../db/providers/keys.ts';
-import { readProvider } from '../../../db/providers/subject.ts';
-import { employerDomains } from '../../../db/schema.ts';
-import type { SimPerson } from '../../../deploy/local/sim/people.ts';
-import { createSimulator } from '../../../deploy/local/simulator.ts';
-import { freshDatabase, temporaryFolder } from '../../support/database.ts';
+} from '../../activities/vendors/vendor.ts';
+import { organizationKey } from '../../db/providers/keys.ts';
+import { readProvider } from '../../db/providers/subject.ts';
+import { employerDomains } from '../../db/schema.ts';
+import type { SimPerson } from '../../deploy/local/sim/people.ts';
+import { createSimulator } from '../../deploy/local/simulator.ts';
+import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import {
   CLINICIANS,
   clinicianCsv,
   domainCsv,
   ORGANIZATIONS,
-} from '../../support/employers.ts';
-import { operatorOn } from '../../support/operator.ts';
-import { providersIn } from '../../support/providers.ts';
-import { storeEmail } from '../../support/stored.ts';
+} from '../support/employers.ts';
+import { operatorOn } from '../support/operator.ts';
+import { providersIn } from '../support/providers.ts';
+import { storeEmail } from '../support/stored.ts';
 
 const { db, url } = freshDatabase(test);
 const folder = temporaryFolder(test.after.always);

@@ -5,14 +5,14 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test from 'ava';
-import { OperatorProblem } from '../../../db/errors.ts';
-import { startPostgres } from '../../../deploy/local/postgres.ts';
-import { LOOPBACK, poll } from '../../../deploy/local/processes.ts';
-import { startTemporal } from '../../../deploy/local/temporal.ts';
-import { temporaryFolder, testSetting, withSql } from '../../support/database.ts';
-import { eventually } from '../../support/organization.ts';
-import { endWithThisProcess } from '../../support/programs.ts';
-import { countTests, slowestTests, timedTest } from '../../support/report.ts';
+import { OperatorProblem } from '../../../../db/errors.ts';
+import { startPostgres } from '../../../../deploy/local/postgres.ts';
+import { LOOPBACK, poll } from '../../../../deploy/local/processes.ts';
+import { startTemporal } from '../../../../deploy/local/temporal.ts';
+import { temporaryFolder, testSetting, withSql } from '../../../support/database.ts';
+import { eventually } from '../../../support/organization.ts';
+import { endWithThisProcess } from '../../../support/programs.ts';
+import { countTests, slowestTests, timedTest } from '../../../support/report.ts';
 
 test('a PostgreSQL that is started again still has its data and its password', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
@@ -95,7 +95,7 @@ test('the error about a port that is in use names the port and says what to do',
 });
 
 test('PostgreSQL ignores Ctrl-C, but ends when the process that started it dies', async (t) => {
-  const owner = fork(new URL('../../support/server-owner.ts', import.meta.url), {
+  const owner = fork(new URL('../../../support/server-owner.ts', import.meta.url), {
     detached: true,
     execArgv: [],
   });
@@ -123,7 +123,7 @@ test('PostgreSQL ignores Ctrl-C, but ends when the process that started it dies'
 });
 
 test('programs that a test file started end with it, even after a SIGKILL', async (t) => {
-  const module = new URL('../../support/programs.ts', import.meta.url).href;
+  const module = new URL('../../../support/programs.ts', import.meta.url).href;
   const code = `
     const { endWithThisProcess } = await import(${JSON.stringify(module)});
     const child = (await import('node:child_process')).spawn('sleep', ['600']);
@@ -244,7 +244,7 @@ async function findCli(
   cacheDir: string,
   path: string,
 ): Promise<{ cli?: string; error?: string }> {
-  const module = new URL('../../../deploy/local/programs.ts', import.meta.url).href;
+  const module = new URL('../../../../deploy/local/programs.ts', import.meta.url).href;
   const code = `
     const { findTemporalCli } = await import(${JSON.stringify(module)});
     const found = findTemporalCli({ cacheDir: ${JSON.stringify(cacheDir)}, onProgress: () => {} });
