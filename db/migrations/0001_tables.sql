@@ -682,6 +682,7 @@ CREATE INDEX "stored_emails_by_domain" ON "stored_emails" USING btree (split_par
 CREATE INDEX "stored_emails_catch_all" ON "stored_emails" USING btree (split_part(email, '@', 2)) WHERE verdict = 'catch_all';
 CREATE UNIQUE INDEX "vendor_attempts_open" ON "vendor_attempts" USING btree ("lookup_id","vendor") WHERE ended_at is null;
 CREATE INDEX "vendor_attempts_by_time" ON "vendor_attempts" USING btree ("started_at");
+CREATE INDEX "vendor_attempts_by_request" ON "vendor_attempts" USING btree ("request_id");
 CREATE INDEX "vendor_profiles_by_age" ON "vendor_profiles" USING btree ("seen_at");
 CREATE INDEX "audit_log_privacy_requests" ON "audit_log" USING btree ("id") WHERE action in ('privacy.export', 'privacy.erase', 'org.erase', 'suppressions.add');
 CREATE INDEX "clinician_practices_by_group" ON "clinician_practices" USING btree ("pac_id") WHERE pac_id <> '';
@@ -710,6 +711,7 @@ CREATE INDEX "uploads_to_submit" ON "uploads" USING btree ("checked_at") WHERE s
 CREATE INDEX "webhook_attempts_by_age" ON "webhook_attempts" USING btree ("started_at");
 CREATE UNIQUE INDEX "webhook_deliveries_of_batch" ON "webhook_deliveries" USING btree ("batch_id") WHERE request_id is null;
 CREATE INDEX "webhook_deliveries_by_organization" ON "webhook_deliveries" USING btree ("organization_id","state","created_at");
+CREATE INDEX "webhook_deliveries_by_request" ON "webhook_deliveries" USING btree ("request_id") WHERE request_id is not null;
 CREATE INDEX "webhook_deliveries_pending" ON "webhook_deliveries" USING btree ("batch_id") WHERE state = 'pending';
 CREATE INDEX "webhook_deliveries_to_look_after" ON "webhook_deliveries" USING btree (greatest(checked_at, due_at, created_at)) WHERE state = 'pending';
 CREATE INDEX "webhook_deliveries_failed" ON "webhook_deliveries" USING btree ("decided_at") WHERE state = 'failed';

@@ -1,7 +1,8 @@
 -- Credits: triggers that protect the append-only ledger and the tables derived from it.
 
 create trigger ledger_entries_append_only before update or delete on ledger_entries
-  for each row execute function refuse_change();
+  for each row when (not is_sandbox(old.organization_id) or current_user <> 'npe_owner')
+  execute function refuse_change();
 
 create trigger ledger_entries_no_truncate before truncate on ledger_entries
   for each statement execute function refuse_change();
@@ -111,3 +112,73 @@ create trigger requests_sum_inserted after insert on requests
 
 create trigger requests_sum_updated after update on requests
   referencing new table as changed for each statement execute function sum_settled_requests();
+
+-- Deletes the oldest completed batches of one sandbox with all that belongs to them, if they are older
+-- than the given age and than 30 days. Returns how many it deleted.
+--
+-- The credits that the deleted charges used become a negative adjustment. So the ledger still sums to
+-- the balance: the available credits stay, and the total and the used credits shrink by the same
+-- amount. The adjustment replaces the last deleted hold, and earlier negative adjustments are merged
+-- into it. The oldest batches are deleted first, so all holds that stay come after it.
+create function forget_sandbox(age interval, at_most integer) returns integer language plpgsql as $$
+declare
+  before timestamptz := clock_timestamp() - greatest(age, interval '30 days');
+  sandbox text;
+  batch_ids text[];
+  request_ids text[];
+  spent bigint;
+  merged bigint;
+  hold_id bigint;
+  hold_at timestamptz;
+begin
+  select o.id into sandbox
+    from organizations o
+   cross join lateral (
+     select created_at from batches
+      where organization_id = o.id and created_at < before and status = 'completed'
+      order by created_at limit 1
+   ) oldest
+   where o.sandbox_of is not null
+   order by oldest.created_at limit 1;
+  if sandbox is null then
+    return 0;
+  end if;
+  perform from credit_balances where organization_id = sandbox for update;
+  batch_ids := array(
+    select id from batches
+     where organization_id = sandbox and created_at < before and status = 'completed'
+     order by created_at limit at_most);
+  request_ids := array(select id from requests where batch_id = any(batch_ids));
+  delete from webhook_attempts
+   where delivery_id in (select id from webhook_deliveries where batch_id = any(batch_ids));
+  delete from webhook_deliveries where batch_id = any(batch_ids);
+  delete from uploads where id in (select upload_id from upload_parts where batch_id = any(batch_ids));
+  delete from entitlements e using requests r
+   where r.id = any(request_ids)
+     and (e.organization_id, e.npi, e.request_id) = (r.organization_id, r.npi, r.id);
+  with deleted as (
+    delete from ledger_entries where request_id = any(request_ids) returning id, kind, amount, created_at
+  )
+  select coalesce(sum(amount) filter (where kind = 'charge'), 0),
+         max(id) filter (where kind = 'hold'), max(created_at) filter (where kind = 'hold')
+    into spent, hold_id, hold_at
+    from deleted;
+  if spent > 0 then
+    with deleted as (
+      delete from ledger_entries
+       where organization_id = sandbox and side = 'funding' and kind = 'adjustment' and amount < 0
+         and id < hold_id
+      returning amount
+    )
+    select coalesce(-sum(amount), 0) into merged from deleted;
+    -- The trigger of the ledger subtracts the adjustment from the total and the available credits.
+    update credit_balances
+       set total = total + merged, available = available + merged + spent, used = used - spent
+     where organization_id = sandbox;
+    insert into ledger_entries (id, organization_id, kind, amount, created_at) overriding system value
+    values (hold_id, sandbox, 'adjustment', - merged - spent, hold_at);
+  end if;
+  delete from requests where id = any(request_ids);
+  delete from batches where id = any(batch_ids);
+  return cardinality(batch_ids);
+end $$;

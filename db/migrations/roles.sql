@@ -57,7 +57,7 @@ begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
     'sum_settled_requests', 'require_charges', 'count_suppression_change', 'recompute_balance', 'rewrite_entitlement',
-    'settle_hold', 'hold_balances', 'analyze_providers'
+    'settle_hold', 'hold_balances', 'analyze_providers', 'forget_sandbox'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
     execute format('revoke execute on function %I from public', name);
@@ -65,6 +65,7 @@ begin
 end $$;
 grant execute on function recompute_balance, rewrite_entitlement, settle_hold, hold_balances, analyze_providers
   to npe_operator;
+grant execute on function forget_sandbox to npe_worker;
 
 -- The ledger. Entries are inserted and never updated. Operators insert grants and adjustments, and
 -- triggers insert the other kinds. The right to update organization_id of credit_balances is

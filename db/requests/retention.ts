@@ -18,6 +18,11 @@ export interface Retention {
   readonly customDataMs: number;
   /** How long the attempts of webhook deliveries and the health of the receiving hosts are kept. */
   readonly webhookLogMs: number;
+  /**
+   * How long submits of sandboxes are kept with their results, deliveries, and ledger entries, at
+   * least 30 days.
+   */
+  readonly sandboxMs: number;
 }
 
 /**
@@ -32,6 +37,10 @@ const MAX_ROWS = 1000;
 const MAX_FREQUENT_ROWS = 5000;
 /** The same maximum for uploads, each of which has a file of up to 5 MB. */
 const MAX_FILES = 100;
+/** The number of batches that a statement deletes from a sandbox, with up to 60 requests each. */
+const MAX_BATCHES = 100;
+/** How often that statement runs. Each time, it begins with the oldest batch of all sandboxes. */
+const SANDBOX_STEPS = 5;
 
 /**
  * Deletes data whose retention has ended, and addresses that we may no longer keep. Each call
@@ -57,6 +66,7 @@ function stepsOf({
   evidenceMs,
   customDataMs,
   webhookLogMs,
+  sandboxMs,
 }: Retention): SQL[] {
   return [
     // The sources forbid us to keep these addresses, so this step runs first.
@@ -74,6 +84,8 @@ function stepsOf({
     webhookHosts(webhookLogMs),
     webhookNetworks(),
     uploads(),
+    // A test key can fill a batch with 60 requests 100 times a minute, so one step is not enough.
+    ...Array.from({ length: SANDBOX_STEPS }, () => sandbox(sandboxMs)),
   ];
 }
 
@@ -243,6 +255,11 @@ function uploads(): SQL {
        select id from uploads
         where expires_at <= now()
         order by expires_at limit ${MAX_FILES} for update skip locked)`;
+}
+
+/** Deletes old submits of one sandbox, after their Idempotency-Keys. */
+function sandbox(ageMs: number): SQL {
+  return sql`select forget_sandbox(${span(ageMs)}, ${MAX_BATCHES})`;
 }
 
 function olderThan(column: string, ms: number): SQL {

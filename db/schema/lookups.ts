@@ -93,6 +93,8 @@ export const vendorAttempts = pgTable(
       .on(table.lookupId, table.vendor)
       .where(sql`ended_at is null`),
     index('vendor_attempts_by_time').on(table.startedAt),
+    // Used by the foreign key when a sandbox request is deleted.
+    index('vendor_attempts_by_request').on(table.requestId),
   ],
 );
 

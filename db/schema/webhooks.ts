@@ -127,6 +127,10 @@ export const webhookDeliveries = pgTable(
       table.state,
       table.createdAt,
     ),
+    // Used by the foreign key when a sandbox request is deleted.
+    index('webhook_deliveries_by_request')
+      .on(table.requestId)
+      .where(sql`request_id is not null`),
     index('webhook_deliveries_pending').on(table.batchId).where(sql`state = 'pending'`),
     // Used by the sweep, which checks that each pending delivery that is due has a workflow. The
     // batch workflow makes only the first attempt. Later attempts are made by the delivery's own

@@ -5,6 +5,8 @@ import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
 import type { Config } from './config.ts';
 
+const DAY = 86_400_000;
+
 /** Creates the function that sends webhook deliveries, from the configuration. */
 export function postOf(config: Config, names: Names) {
   const { webhookCaFile, webhookOpenCidrs } = config;
@@ -39,6 +41,9 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
       // schedule, so that it still exists at the last attempt.
       customDataMs: Math.max(config.customDataRetentionMs, 2 * scheduleMs),
       webhookLogMs: config.webhookLogMs,
+      // A request may be charged up to a day after its submit, and is replayed for free during the
+      // replay window. Its Idempotency-Key lasts up to 30 days.
+      sandboxMs: Math.max(30 * DAY, config.replayMs) + DAY,
     },
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };

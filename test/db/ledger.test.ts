@@ -342,6 +342,7 @@ test('Idempotency-Keys are deleted only after they have expired', async (t) => {
     evidenceMs: yearMs,
     customDataMs: yearMs,
     webhookLogMs: yearMs,
+    sandboxMs: yearMs,
   });
   const rows =
     await sql`select key from idempotency_keys where organization_id = ${organization.organizationId}`;

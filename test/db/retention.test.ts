@@ -1,17 +1,23 @@
 import test from 'ava';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { listLedger } from '../../db/accounts/ledger.ts';
 import { openSession, useSession } from '../../db/accounts/sessions.ts';
 import { openDatabase } from '../../db/client.ts';
+import { diagnose } from '../../db/doctor/doctor.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
-import { submit } from '../../db/requests/submit.ts';
+import { settleOverdue } from '../../db/requests/settle.ts';
+import { type SubmitCommand, submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { rulesOf } from '../../deploy/config/worker.ts';
-import { freshDatabase, openTestDatabase } from '../support/database.ts';
+import { asRole, freshDatabase, openTestDatabase } from '../support/database.ts';
+import { logAttempt } from '../support/deliveries.ts';
 import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
   eventually,
   openOrganization,
+  openTestKey,
   RETENTION,
   RULES,
   submitCommand,
@@ -178,6 +184,106 @@ test('a failure to delete one kind of data does not stop the deletion of the oth
     message: /42P01/,
   });
   t.is((await sql`select from source_spend`).length, 0);
+});
+
+test('submits of a sandbox are deleted after 30 days, and its balance stays right', async (t) => {
+  await using database = await openTestDatabase();
+  const { db, sql, url } = database;
+  const worker = openDatabase({
+    url: asRole(url, 'worker'),
+    poolSize: 1,
+    applicationName: 'worker',
+  });
+  t.teardown(() => worker.close());
+  const live = await openOrganization(db, 10);
+  const sandbox = await openTestKey(db, live);
+  const { organizationId } = sandbox;
+  const tried = async (
+    npi: string,
+    outcome: 'stored' | 'not_found',
+    webhook: SubmitCommand['webhook'] = null,
+  ) => {
+    const command = submitCommand(sandbox, { npis: [npi], outcomes: [outcome], webhook });
+    return acceptedIds(await submit(db, command, RULES)).batchId;
+  };
+  /** Makes all rows of the database older. */
+  const age = (days: number) =>
+    sql.begin(async (tx) => {
+      await tx`set local session_replication_role = replica`;
+      const by = tx`make_interval(days => ${days})`;
+      await tx`update batches set started_at = now(), created_at = created_at - ${by}, updated_at = updated_at - ${by}, deadline_at = deadline_at - ${by}`;
+      await tx`update requests set accepted_at = accepted_at - ${by}, settled_at = settled_at - ${by}, deadline_at = deadline_at - ${by}`;
+      await tx`update ledger_entries set created_at = created_at - ${by}`;
+      await tx`update entitlements set charged_at = charged_at - ${by}`;
+      await tx`update daily_usage set day = day - ${days}::int`;
+    });
+  const kept = submitCommand(live, { npis: [NPI] });
+  const { batchId: liveBatch } = acceptedIds(await submit(db, kept, RULES));
+  const first = await tried('2000000010', 'stored', {
+    url: 'https://hooks.example/',
+    mode: 'real-time',
+  });
+  await logAttempt(db, (await deliveriesOf(first))[0] ?? '', 200, 'delivered');
+  await tried('2000000028', 'not_found');
+  await age(1);
+  t.is((await settleOverdue(db, { organizationId, limit: 10 })).length, 1);
+  await settleOverdue(db, { organizationId: live.organizationId, limit: 10 });
+  await tried('2000000036', 'stored');
+  const funded = await balanceOf(db, organizationId);
+  t.like(funded, { used: 2, held: 0 });
+
+  /** Deletes, and returns what is left of the sandbox. */
+  const deleteOld = async () => {
+    await forgetOld(worker, RETENTION);
+    const page = { after: null, limit: 100, since: null, until: null };
+    const { entries } = await listLedger(db, organizationId, page);
+    const findings = await diagnose(db, { ...RULES, webhookScheduleMs: [0] });
+    return {
+      entries: entries.map(({ kind, amount }) => [kind, amount]),
+      balance: await balanceOf(db, organizationId),
+      findings: findings.filter((one) => one.findings > 0).map(({ code }) => code),
+    };
+  };
+  async function deliveriesOf(batchId: string) {
+    const rows = await sql`select id from webhook_deliveries where batch_id = ${batchId}`;
+    return rows.map(({ id }) => String(id));
+  }
+  const grant = ['grant', 10_000];
+  const lastPair = [
+    ['charge', 1],
+    ['hold', 1],
+  ];
+  await age(1);
+  // A free replay, which stays for a day after its charge is deleted.
+  const replay = await tried('2000000036', 'stored');
+  await forgetOld(worker, { ...RETENTION, sandboxMs: 0 });
+  await age(28);
+  const young = await deleteOld();
+  t.is(young.entries.length, 7, 'nothing is deleted');
+  t.deepEqual([young.balance, young.findings], [funded, []]);
+  await age(1);
+  const { available } = funded ?? {};
+  t.deepEqual(await deleteOld(), {
+    entries: [...lastPair, ['adjustment', -1], grant],
+    balance: { available, held: 0, used: 1, total: 9999 },
+    findings: [],
+  });
+  t.is(await findEnvelope(db, { organizationId, batchId: first }), null);
+  t.deepEqual(await deliveriesOf(first), []);
+  // The charged request is deleted, so the same NPI is paid for again.
+  const paidAgain = await tried('2000000010', 'stored');
+  const found = await findEnvelope(db, { organizationId, batchId: paidAgain });
+  t.like(found?.items[0], { replayed: false, creditsUsed: 1 });
+  await age(1);
+  t.deepEqual(await deleteOld(), {
+    entries: [...lastPair, ['adjustment', -2], grant],
+    balance: { available: Number(available) - 1, held: 0, used: 1, total: 9998 },
+    findings: [],
+  });
+  const replayed = await findEnvelope(db, { organizationId, batchId: replay });
+  t.like(replayed?.items[0], { replayed: true });
+  const { organizationId: owner } = live;
+  t.truthy(await findEnvelope(db, { organizationId: owner, batchId: liveBatch }));
 });
 
 test('retention uses indexes on all large tables', async (t) => {

@@ -24,6 +24,7 @@ export const RETENTION: Retention = {
   evidenceMs: 180 * DAY,
   customDataMs: 90 * DAY,
   webhookLogMs: 30 * DAY,
+  sandboxMs: 31 * DAY,
 };
 
 export const RULES: SubmitRules &
