@@ -4,7 +4,7 @@ import { ADDED, type Contact, type Contacts } from './table.ts';
 // The rows of a result file. The command and the console of the service use it.
 
 /** The fields of a result that become cells. A request that is not final has its status. */
-type Cells = Pick<
+export type Cells = Pick<
   Result,
   'email' | 'email_type' | 'email_last_validated' | 'replayed'
 > & { readonly status: string };
@@ -40,12 +40,12 @@ export function* resultRows(
   const kept = Array.from({ length: width }, (_, index) => index).filter(
     (i) => !ADDED.includes(header[i] ?? ''),
   );
-  const cellsOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
+  const keptOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
   // Written as two cells, because one cell with the delimiter would get quotes.
   if (form.hasSeparatorLine) yield ['sep=', ''];
-  yield [...cellsOf(header), ...ADDED];
+  yield [...keptOf(header), ...ADDED];
   for (const contact of rows) {
-    yield [...cellsOf(contact.cells), ...addedTo(contact, results, missing)];
+    yield [...keptOf(contact.cells), ...addedTo(contact, results, missing)];
   }
 }
 
@@ -58,7 +58,11 @@ function addedTo(
   if (npi === null) {
     return ['', '', '', 'not_asked', problem];
   }
-  const result = results.get(npi);
+  return cellsOf(results.get(npi), missing);
+}
+
+/** Returns the added cells of a result, or of an NPI without one. */
+export function cellsOf(result: Cells | undefined, missing: string): readonly string[] {
   if (!result) {
     return ['', '', '', 'not_asked', missing];
   }

@@ -14,7 +14,6 @@ import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { allowTime } from '../http/connection.ts';
-import { whenOver } from '../http/overload.ts';
 import { PRIVATE, toApiError } from '../problems.ts';
 import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
@@ -111,7 +110,6 @@ function registerConsoleRoutes(server: Server, db: Database): void {
     '/console': handlers.overview,
     '/console/batches': handlers.batches,
     [BATCH]: handlers.batch,
-    [`${BATCH}/results.csv`]: handlers.results,
     '/console/deliveries': deliveryHandlers.list,
   };
   const forms = {
@@ -123,6 +121,7 @@ function registerConsoleRoutes(server: Server, db: Database): void {
   addRoutes(server, CONSOLE_ROUTE, pages, forms);
   const withoutCalls = {
     '/console/submit': handlers.showSubmit,
+    [`${BATCH}/results.csv`]: handlers.results,
     '/console/{unknown*}': showUnknown,
   };
   addRoutes(server, AUTHORIZED_ROUTE, withoutCalls, {});
@@ -173,10 +172,7 @@ const FILE_FORM = {
   plugins: { crumb: { source: 'query' } },
 } as const;
 
-/**
- * The time in which a file must arrive, so that 5 MB need 0.7 Mbit/s. A slow sender takes places
- * in the queue only from its organization.
- */
+/** The time in which a file must arrive, so that 5 MB need 0.7 Mbit/s. */
 const FILE_MS = 60_000;
 
 function registerUploadRoutes(server: Server, db: Database): void {
@@ -184,17 +180,14 @@ function registerUploadRoutes(server: Server, db: Database): void {
   server.ext('onPostStop', () => files.close());
   const { starter } = server.app;
   const handlers = uploadHandlers({ db, starter, files });
-  const enter: Lifecycle.Method = (request, h) => {
+  const allow: Lifecycle.Method = (request, h) => {
     // Browsers always announce the length, which hapi compares with its limit.
     if (request.headers['content-length'] === undefined)
       throw new CallFailed(411, { detail: 'Send the form with its Content-Length.' });
-    const place = files.turns.enter(request.app.caller.organizationId);
-    request.app.filePlace = place;
-    whenOver(request, () => place.leave());
     allowTime(request.raw.req, FILE_MS);
     return h.continue;
   };
-  const upload = { onCredentials: [{ method: authorize }, { method: enter }] };
+  const upload = { onCredentials: [{ method: authorize }, { method: allow }] };
   server.route({
     method: 'POST',
     path: UPLOADS,

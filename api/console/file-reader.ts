@@ -1,8 +1,8 @@
-import { stringify } from 'csv-stringify/sync';
+import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { findColumn } from '../client/column.ts';
-import { formatOf, resultRows } from '../client/result-rows.ts';
 import { contactsIn, readTable, type Table } from '../client/table.ts';
 import { UsageError } from '../client/usage-error.ts';
+import { outlineOf } from './outline.ts';
 
 // Reads uploaded CSV files with the reader of the client's command. These functions run in a thread
 // (file-pool.ts), because a hostile file can take seconds.
@@ -53,14 +53,21 @@ export interface FormTask {
   readonly contentType: string;
 }
 
+/** Reads the file of a form. Returns a sentence that says what is wrong if it can't be used. */
+export async function receive(task: FormTask): Promise<UploadedFile | string> {
+  const file = await readForm(task);
+  if (file === null) return 'Choose a CSV file.';
+  if (file.content.length > MAX_UPLOAD_BYTES)
+    return `${file.fileName} is larger than 5 MB. Split it into smaller files.`;
+  const inspection = inspect({ file, column: null });
+  return inspection.kind === 'unusable' ? inspection.problem : file;
+}
+
 /**
  * Reads the file of a form. hapi would read it in the main thread, where a hostile form takes hours.
  * @returns null if the form has no file
  */
-export async function readForm({
-  body,
-  contentType,
-}: FormTask): Promise<UploadedFile | null> {
+async function readForm({ body, contentType }: FormTask): Promise<UploadedFile | null> {
   const headers = { 'content-type': contentType };
   const form = await new Response(body, { headers }).formData().catch(() => null);
   const file = form?.get('file');
@@ -141,28 +148,20 @@ function guess({ header, rows }: Table): number | null {
   }
 }
 
-/** The result of one NPI. */
-export interface NpiResult {
-  readonly npi: string;
-  readonly status: string;
-  readonly replayed: boolean;
-  readonly email: string | null;
-  readonly email_type: 'professional' | 'personal' | null;
-  readonly email_last_validated: string | null;
+/** What is stored when an upload is started. */
+export interface Prepared {
+  readonly npis: readonly string[];
+  readonly npiColumn: number;
+  /** The outline of the results (`outlineOf`). */
+  readonly outline: Uint8Array;
 }
 
-export interface EnrichTask {
-  readonly file: UploadedFile;
-  readonly column: number;
-  readonly results: readonly NpiResult[];
-  /** The reason why NPIs have no result. */
-  readonly missing: string;
-}
-
-/** Returns the file with the columns of the command's result, as CSV. */
-export function enrich({ file, column, results, missing }: EnrichTask): string {
+/** Prepares a draft for its start. Returns null if it has no NPIs, or no column is chosen. */
+export function prepare({ file, column }: InspectTask): Prepared | null {
+  const draft = inspect({ file, column });
+  if (draft.kind === 'unusable' || draft.column === null) return null;
+  const { npis, column: npiColumn } = draft;
+  if (npis.length === 0) return null;
   const table = readTable(file.fileName, Buffer.from(file.content));
-  const contacts = contactsIn(table, column);
-  const byNpi = new Map(results.map((result) => [result.npi, result]));
-  return stringify([...resultRows(contacts, byNpi, missing)], formatOf(contacts));
+  return { npis, npiColumn, outline: outlineOf(contactsIn(table, npiColumn)) };
 }

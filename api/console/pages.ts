@@ -2,11 +2,12 @@ import { randomUUID } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
+import { isId } from '../../db/ids.ts';
+import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { findUploadsOf } from '../../db/uploads/uploads.ts';
 import { NO_NPI, readNpi } from '../client/cell.ts';
-import { csvFile } from '../http/csv.ts';
+import { sendCsv } from '../http/csv.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
-import type { NpiResult } from './file-reader.ts';
 import { listed, page, shownTime } from './page.ts';
 import { CallFailed, callApi } from './session.ts';
 import { monthOf, type UsageReport, usageView } from './usage.ts';
@@ -27,7 +28,7 @@ interface Envelope {
   readonly webhook: { readonly url: string; readonly mode: string } | null;
   readonly custom_data: object | null;
   readonly usage: { readonly credits_used: number };
-  readonly data: readonly NpiResult[];
+  readonly data: readonly DataItem[];
 }
 
 export interface Credits {
@@ -146,10 +147,23 @@ const submit: Lifecycle.Method = async (request, h) => {
   }
 };
 
-const results: Lifecycle.Method = async (request, h) => {
-  const { body } = await callApi<Envelope>(request, batchPath(request));
-  return csvFile(h, `${body.batch.id}.csv`, COLUMNS, body.data);
-};
+/** Sends the results of a batch as CSV. */
+async function results(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const { organizationId } = request.app.caller;
+  const batchId = String(request.params.batch_id);
+  return await sendCsv({ request, h }, `${batchId}.csv`, COLUMNS, async (use) => {
+    // PostgreSQL rejects some texts, such as those with a NUL.
+    const ids = isId('bat', batchId) ? [batchId] : [];
+    await readResults(db, organizationId, ids, async (items) => {
+      if (items.length > 0) return await use(items);
+      throw new CallFailed(404, { detail: 'You have no batch with this id.' });
+    });
+  });
+}
 
 /** The number of pasted texts without an NPI that the page names. */
 const MAX_NAMED = 5;
@@ -211,6 +225,6 @@ export function pageHandlers(db: Database) {
     batch: (request, h) => batch(db, request, h),
     showSubmit,
     submit,
-    results,
+    results: (request, h) => results(db, request, h),
   } satisfies Record<string, Lifecycle.Method>;
 }

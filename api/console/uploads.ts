@@ -1,10 +1,9 @@
 import type { Readable } from 'node:stream';
-import { buffer } from 'node:stream/consumers';
 import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
 import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { isId } from '../../db/ids.ts';
-import { dataItem, findEnvelope } from '../../db/requests/envelope.ts';
+import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { readLookupHealth } from '../../db/uploads/parts.ts';
 import {
   continueUpload,
@@ -14,19 +13,22 @@ import {
   findUpload,
   listUploadBatches,
   listUploads,
-  MAX_UPLOAD_BYTES,
+  MAX_OUTLINE_BYTES,
   MAX_UPLOADS,
+  readOutline,
   readUploadFile,
   startUpload,
   stopUpload,
   type Upload,
 } from '../../db/uploads/uploads.ts';
 import { REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
-import type { Place } from '../http/turn-queue.ts';
+import { cellsOf } from '../client/result-rows.ts';
+import { sendFile } from '../http/file.ts';
 import { problem } from '../problems.ts';
 import { type Starter, startUpload as startWorkflow } from '../temporal.ts';
 import type { FilePool } from './file-pool.ts';
-import type { Inspection, NpiResult, UploadedFile } from './file-reader.ts';
+import type { Inspection, UploadedFile } from './file-reader.ts';
+import { Filling } from './outline.ts';
 import { page, shownTime } from './page.ts';
 import type { Credits } from './pages.ts';
 import { CallFailed, callApi } from './session.ts';
@@ -36,10 +38,8 @@ import { CallFailed, callApi } from './session.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
-    /** The owner of the session's key. Set only for pages about uploads. */
+    /** The owner of the session's key. Set only for pages that do not call the API. */
     caller: Request['auth']['credentials'];
-    /** The place in the queue of files. Set only for a request that sends a file. */
-    filePlace: Place;
   }
 }
 
@@ -124,8 +124,7 @@ async function create(
   request: Request,
   h: Toolkit,
 ): Promise<ResponseObject> {
-  const body = await bodyOf(request);
-  const received = await request.app.filePlace.inTurn(() => receive(deps, request, body));
+  const received = await receive(deps.files, request);
   if (typeof received === 'string') return await listPage(deps, request, h, received);
   const { organizationId, keyId: apiKeyId } = request.app.caller;
   const file = { ...received, content: Buffer.from(received.content) };
@@ -146,41 +145,34 @@ async function create(
   }
 }
 
-/**
- * Reads the body of the form.
- * @throws {CallFailed} 400 if the visitor disconnects
- */
-async function bodyOf({ payload }: Request): Promise<Buffer<ArrayBuffer>> {
-  try {
-    return await buffer(payload as Readable);
-  } catch {
-    throw new CallFailed(400, { detail: 'The file did not arrive. Send it again.' });
-  }
-}
-
 /** Returns the file of the form, or a sentence that says why it can't be used. */
 async function receive(
-  { files }: UploadPagesDeps,
+  files: FilePool,
   request: Request,
-  body: Buffer<ArrayBuffer>,
 ): Promise<UploadedFile | string> {
+  const { customerId } = request.app.caller;
+  const { req } = request.raw;
+  const body = await files.bodyOf(customerId, req, request.payload as Readable);
   const contentType = String(request.headers['content-type']);
-  const file = await files.readForm({ body, contentType });
-  if (typeof file === 'string') return file;
-  if (file.content.length > MAX_UPLOAD_BYTES)
-    return `${file.fileName} is larger than 5 MB. Split it into smaller files.`;
-  const inspection = await files.inspect({ file, column: null });
-  return inspection.kind === 'unusable' ? inspection.problem : file;
+  return await inTurn(files, request, () => files.receive({ body, contentType }));
 }
 
-/** Reads the file of an upload, as its draft shows it. */
+/** Works on a file in the turn of its customer, if the visitor is still there. */
+async function inTurn<T>(files: FilePool, request: Request, work: () => Promise<T>) {
+  return await files.turns.inTurn(request.app.caller.customerId, async () => {
+    if (request.raw.res.destroyed) throw new CallFailed(400, { detail: 'disconnected' });
+    return await work();
+  });
+}
+
+/** Reads the file of a draft. */
 async function inspectStored(
   { db, files }: UploadPagesDeps,
   request: Request,
   upload: Upload,
   column: number | null,
 ): Promise<Inspection> {
-  return await files.turns.inTurn(idOf(request).organizationId, async () => {
+  return await inTurn(files, request, async () => {
     const file = await storedFile(db, request, upload);
     return await files.inspect({ file, column });
   });
@@ -192,17 +184,23 @@ async function start(
   request: Request,
   h: Toolkit,
 ): Promise<ResponseObject> {
-  const { db } = deps;
+  const { db, files } = deps;
   const upload = await requireUpload(db, request);
+  if (upload.startedAt !== null) return h.redirect(pathOf(upload)).code(303);
   const form = request.payload as Readonly<Record<string, unknown>>;
   const requestedType = REQUESTED_TYPES.find((type) => type === form.type) ?? 'any';
-  const draft = await inspectStored(deps, request, upload, Number(form.column));
+  const prepared = await inTurn(files, request, async () => {
+    const file = await storedFile(db, request, upload);
+    return await files.prepare({ file, column: Number(form.column) });
+  });
   // The page of the draft says what is wrong with it.
-  if (draft.kind === 'unusable' || draft.column === null || draft.npis.length === 0)
-    return h.redirect(pathOf(upload)).code(303);
-  const { npis, column: npiColumn } = draft;
+  if (!prepared) return h.redirect(pathOf(upload)).code(303);
+  if (prepared.outline.length > MAX_OUTLINE_BYTES) {
+    const detail = `${upload.fileName} is too complex. Split it into smaller files.`;
+    throw new CallFailed(422, { detail });
+  }
   const isStarted = await request.app.place.inTurn(() =>
-    startUpload(db, idOf(request), { npis, npiColumn, requestedType }),
+    startUpload(db, idOf(request), { ...prepared, requestedType }),
   );
   if (isStarted) await startSubmitting(deps, request);
   return h.redirect(pathOf(upload)).code(303);
@@ -210,23 +208,35 @@ async function start(
 
 /** Sends the file with the results so far, as CSV. */
 async function sendResults(
-  { db, files }: UploadPagesDeps,
+  { db }: UploadPagesDeps,
   request: Request,
   h: Toolkit,
 ): Promise<ResponseObject> {
   const upload = await requireUpload(db, request);
-  const { stopReason, npiColumn, fileName } = upload;
+  const { id, startedAt, stopReason, fileName } = upload;
+  if (startedAt === null) return h.redirect(pathOf(upload));
   const missing = stopReason === null ? 'not submitted yet' : NOT_ASKED[stopReason];
-  const results = await resultsOf(db, request, upload);
-  const csv = await files.turns.inTurn(idOf(request).organizationId, async () => {
-    const file = await storedFile(db, request, upload);
-    return await files.enrich({ file, column: npiColumn ?? 0, results, missing });
-  });
   const name = encodeURIComponent(`${fileName.replace(/\.[^.]*$/, '')}-enriched.csv`);
-  return h
-    .response(csv)
-    .type('text/csv')
-    .header('content-disposition', `attachment; filename*=UTF-8''${name}`);
+  return await sendFile(request, h, `filename*=UTF-8''${name}`, async (send) => {
+    const { organizationId } = request.app.caller;
+    const results = new Map<string, DataItem>();
+    await readResults(
+      db,
+      organizationId,
+      await listUploadBatches(db, id),
+      async (items) => {
+        for (const item of items) results.set(item.npi, item);
+      },
+    );
+    const filling = new Filling((npi) => cellsOf(results.get(npi), missing));
+    let isKnown = false;
+    await readOutline(db, idOf(request), async (part) => {
+      isKnown = true;
+      await send(filling.next(part));
+    });
+    // It was deleted in the meantime.
+    if (!isKnown) throw noUpload();
+  });
 }
 
 async function progressPage(
@@ -344,23 +354,6 @@ async function startSubmitting(
 ): Promise<void> {
   const upload = idOf(request);
   await starter.start((...temporal) => startWorkflow(...temporal, upload, running));
-}
-
-/** Returns the results of all batches of an upload, as polls would return them. */
-async function resultsOf(
-  db: Database,
-  request: Request,
-  upload: Upload,
-): Promise<NpiResult[]> {
-  const { organizationId } = request.app.caller;
-  const { reads } = request.server.app.queues;
-  const results: NpiResult[] = [];
-  for (const batchId of await listUploadBatches(db, upload.id)) {
-    const batch = { organizationId, batchId };
-    const envelope = await reads.inTurn(organizationId, () => findEnvelope(db, batch));
-    if (envelope) results.push(...envelope.items.map(dataItem));
-  }
-  return results;
 }
 
 function listedUpload(upload: Upload) {

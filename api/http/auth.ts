@@ -21,6 +21,8 @@ declare module '@hapi/hapi' {
   interface AuthCredentials {
     /** The organization that the key belongs to. */
     readonly organizationId: string;
+    /** The same for the live keys and the test keys of a customer. */
+    readonly customerId: string;
     readonly keyId: string;
     readonly requestsPerMinute: number;
   }
@@ -93,8 +95,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
         if (found.kind === 'unknown') throw unauthorized(request);
         throw problem(`api_key_${found.kind}`);
       }
-      const { keyId, organizationId, requestsPerMinute } = found;
-      const credentials = { keyId, organizationId, requestsPerMinute };
+      const { kind: _kind, ...credentials } = found;
       // hapi reads the body after this, so a request over the rate limit is rejected before its
       // body is read. Counting does not go through a queue, because a single statement counts all
       // waiting requests of the same key.

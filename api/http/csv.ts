@@ -1,23 +1,56 @@
-import type { ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import type { Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import { sendFile } from './file.ts';
 
 type Value = string | number | boolean | Date | null;
+type Rows<Column extends string> = readonly Readonly<Record<Column, Value>>[];
 
 /**
- * Returns a response with a CSV file (RFC 4180), which browsers download.
+ * Returns a response with a short CSV file (RFC 4180), which browsers download.
  * @param columns the names of the columns, which are also those of the members of the rows
  */
 export function csvFile<Column extends string>(
   h: ResponseToolkit,
   name: string,
   columns: readonly Column[],
-  rows: readonly Readonly<Record<Column, Value>>[],
+  rows: Rows<Column>,
 ): ResponseObject {
-  const lines = rows.map((row) => columns.map((column) => cellOf(row[column])).join(','));
-  const text = [columns.join(','), ...lines, ''].join('\r\n');
   return h
-    .response(text)
+    .response(headerOf(columns) + linesOf(columns, rows))
     .type('text/csv')
     .header('content-disposition', `attachment; filename="${name}"`);
+}
+
+/**
+ * Sends a long CSV file, as `csvFile` does with a short one.
+ * @param read reads all rows, and waits for `use` after some of them
+ * @throws {ApiError} as `sendFile`
+ */
+export async function sendCsv<Column extends string>(
+  { request, h }: { readonly request: Request; readonly h: ResponseToolkit },
+  name: string,
+  columns: readonly Column[],
+  read: (use: (rows: Rows<Column>) => Promise<void>) => Promise<void>,
+): Promise<ResponseObject> {
+  return await sendFile(request, h, `filename="${name}"`, async (send) => {
+    let header = headerOf(columns);
+    await read(async (rows) => {
+      await send(header + linesOf(columns, rows));
+      header = '';
+    });
+  });
+}
+
+function headerOf(columns: readonly string[]): string {
+  return `${columns.join(',')}\r\n`;
+}
+
+function linesOf<Column extends string>(
+  columns: readonly Column[],
+  rows: Rows<Column>,
+): string {
+  return rows
+    .map((row) => `${columns.map((column) => cellOf(row[column])).join(',')}\r\n`)
+    .join('');
 }
 
 function cellOf(value: Value): string {
@@ -26,5 +59,11 @@ function cellOf(value: Value): string {
   if (typeof value !== 'string') return String(value);
   // Spreadsheets execute a text that begins with one of these characters.
   const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  return quoted(safe, ',');
+}
+
+/** Returns a cell in quotes if it needs them. */
+export function quoted(cell: string, delimiter: string): string {
+  if (!cell.includes(delimiter) && !/["\r\n]/.test(cell)) return cell;
+  return `"${cell.replaceAll('"', '""')}"`;
 }

@@ -167,6 +167,7 @@ export type { Place };
  */
 export function createQueues(connections: number) {
   const half = Math.ceil(connections / 2);
+  const fifth = Math.max(1, Math.floor(connections / 5));
   return {
     /** Key lookups and reads. */
     reads: new TurnQueue({
@@ -184,6 +185,16 @@ export function createQueues(connections: number) {
       maxRunningPerClient: 2,
       maxPerClient: 100,
       maxTotal: 100 * half,
+    }),
+    /**
+     * Files that are being sent, one per customer. Each keeps a connection, so they get few, and
+     * none waits.
+     */
+    files: new TurnQueue({
+      maxRunning: fifth,
+      maxRunningPerClient: 1,
+      maxPerClient: 1,
+      maxTotal: fifth,
     }),
     /**
      * Requests that are held until something changes. They need memory, but no connection to

@@ -45,6 +45,8 @@ export type Authentication =
       readonly kind: 'active';
       readonly keyId: string;
       readonly organizationId: string;
+      /** The organization itself, or the organization of the sandbox. */
+      readonly customerId: string;
       readonly requestsPerMinute: number;
     }
   | {
@@ -96,6 +98,7 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
         suspended: organizations.suspended,
         keyId: apiKeys.id,
         organizationId: organizations.id,
+        customerId: sql<string>`coalesce(${organizations.sandboxOf}, ${organizations.id})`,
         requestsPerMinute: organizations.requestsPerMinute,
       })
       .from(apiKeys)

@@ -1,11 +1,13 @@
-import { and, eq, lte } from 'drizzle-orm';
+import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
 import {
   cut,
   type Database,
   moment,
+  only,
   type Page,
   type Period,
   query,
+  readByCursor,
   run,
 } from '../client.ts';
 import { ledgerEntries } from '../schema.ts';
@@ -63,25 +65,52 @@ export async function listLedger(
     if (found === null) return { entries: [], next: null };
     beforeId = found;
   }
-  const rows = await readEntries(db, organizationId, {
-    ...period,
-    after,
-    beforeId,
-    limit: limit + 1,
-  });
+  const wanted = { ...period, after, beforeId, limit: limit + 1 };
+  const rows = await run<LedgerRow>(db)`${selectEntries(organizationId, wanted)}`;
   const { items, last } = cut(rows, limit);
   const entries = items.map(({ added: _added, side: _side, ...entry }) => entry);
   if (last === null) return { entries, next: null };
   return { entries, next: await placeOf(db, organizationId, last) };
 }
 
-interface Entries extends Page<LedgerPlace>, Period {
+/** The number of entries that are in memory at once when a file is read. */
+const FILE_PART = 100;
+
+/**
+ * Reads all entries of a period, the newest first, and waits for `work` after some of them.
+ * @returns false, without reading them, if there are more than `most`
+ */
+export async function readLedger(
+  db: Database,
+  organizationId: string,
+  { most, ...period }: Period & { readonly most: number },
+  work: (entries: readonly LedgerRow[]) => Promise<void>,
+): Promise<boolean> {
+  const counted = await run<{ readonly n: number }>(db)`
+    select count(*)::int as n
+      from (
+        select
+          from ledger_entries
+         where organization_id = ${organizationId}
+           and created_at >= coalesce(${moment(period.since)}, '-infinity')
+           and created_at < coalesce(${moment(period.until)}, 'infinity')
+         limit ${most + 1}
+      ) e`;
+  if (only(counted).n > most) return false;
+  const all = { ...period, after: null, beforeId: Number.MAX_SAFE_INTEGER, limit: null };
+  await readByCursor(db, selectEntries(organizationId, all), FILE_PART, work);
+  return true;
+}
+
+interface Entries extends Omit<Page<LedgerPlace>, 'limit'>, Period {
+  /** Null to read all. */
+  readonly limit: number | null;
   /** The id of the entry `after`. Only entries with a lower id are read. */
   readonly beforeId: number;
 }
 
 /**
- * Reads the newest entries of a period. One statement reads the balance and the entries, so that
+ * Selects the newest entries of a period. One statement reads the balance and the entries, so that
  * both are from the same moment. The credits available after each entry are computed backward, from
  * the current credits or those before the entry `after`. So the statement reads all entries from
  * there to the last entry of the result, also those after the period, in the order of the primary
@@ -92,12 +121,11 @@ interface Entries extends Page<LedgerPlace>, Period {
  * because the clock may be slightly behind after a failover. The lateral join makes PostgreSQL find
  * each request by its id. The plan of an ordinary join would read all requests.
  */
-async function readEntries(
-  db: Database,
+function selectEntries(
   organizationId: string,
   { since, until, after, beforeId, limit }: Entries,
-): Promise<LedgerRow[]> {
-  return await run<LedgerRow>(db)`
+): SQL {
+  return sql`
     select id, created_at as "createdAt", kind, amount, available_after as "availableAfter",
            request_id as "requestId", batch_id as "batchId", npi,
            requested_type as "requestedType", reference, side, added

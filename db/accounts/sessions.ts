@@ -12,6 +12,7 @@ export interface Session {
   readonly keyHash: Buffer;
   readonly keyId: string;
   readonly organizationId: string;
+  readonly customerId: string;
   readonly requestsPerMinute: number;
 }
 
@@ -49,6 +50,7 @@ export async function useSession(db: Database, id: string): Promise<Session | nu
     returning k.hash as "keyHash",
               k.id as "keyId",
               o.id as "organizationId",
+              coalesce(o.sandbox_of, o.id) as "customerId",
               o.requests_per_minute as "requestsPerMinute"`;
   return session ?? null;
 }

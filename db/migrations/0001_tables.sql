@@ -550,7 +550,7 @@ CREATE TABLE "uploads" (
 	"stop_reason" text,
 	"checked_at" timestamp (3) with time zone,
 	CONSTRAINT "uploads_file_name_check" CHECK (length(file_name) between 1 and 200),
-	CONSTRAINT "uploads_content_check" CHECK (octet_length(content) <= 5000000),
+	CONSTRAINT "uploads_content_check" CHECK (octet_length(content) <= 10000000),
 	CONSTRAINT "uploads_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal')),
 	CONSTRAINT "uploads_stop_reason_check" CHECK (stop_reason in ('customer', 'operator', 'credits', 'key')),
 	CONSTRAINT "uploads_started" CHECK (num_nonnulls(started_at, npi_column, requested_type, checked_at) in (0, 4)),

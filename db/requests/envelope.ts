@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, statement } from '../client.ts';
+import { type Database, readByCursor, statement } from '../client.ts';
 import type { batches, requests } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
 
@@ -262,6 +262,44 @@ export async function findEnvelopeState(
   return row;
 }
 
+/** The number of results that are in memory at once when a file is read. */
+const FILE_PART = 100;
+
+/**
+ * Reads the results of batches for a file, in the order in which the client listed them, and waits
+ * for `work` after some of them. Leaves out batches that are not the organization's.
+ */
+export async function readResults(
+  db: Database,
+  organizationId: string,
+  batchIds: readonly string[],
+  work: (results: readonly DataItem[]) => Promise<void>,
+): Promise<void> {
+  const statement = sql`
+    select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed",
+           given.email,
+           case when given.email is not null then r.email_type end as "emailType",
+           case when given.email is not null then r.email_last_validated_at end as "validatedAt"
+      from unnest(${sql.param(batchIds)}::text[]) with ordinality part (id, n)
+      join batches b on b.id = part.id and b.organization_id = ${organizationId}
+      join requests r on r.batch_id = b.id
+     cross join suppression_changes s
+     -- Hides the email of a suppressed person, as in readBatchEnvelope.
+     cross join lateral (
+       select case
+                when r.email is not null
+                  and (r.suppression_change = s.n
+                       or r.test_outcome is not null
+                       or not is_suppressed(r.npi, r.email))
+                then r.email
+              end as email offset 0
+     ) given
+     order by part.n, r.position`;
+  await readByCursor<Item>(db, statement, FILE_PART, (items) =>
+    work(items.map(dataItem)),
+  );
+}
+
 /**
  * Returns the envelope as JSON text. `custom_data` is inserted as the text that the client sent,
  * because parsing it would lose number precision, key order, and more (DECISIONS.md, custom_data).
@@ -333,6 +371,8 @@ function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
   const order: readonly DeliveryState[] = ['pending', 'failed', 'delivered', 'none'];
   return order.find((state) => states.includes(state)) ?? 'none';
 }
+
+export type DataItem = ReturnType<typeof dataItem>;
 
 /** Returns a member of `data`. */
 export function dataItem(item: Item) {

@@ -35,7 +35,7 @@ const MAX_ROWS = 1000;
  * webhook_attempts.
  */
 const MAX_FREQUENT_ROWS = 5000;
-/** The same maximum for uploads, each of which has a file of up to 5 MB. */
+/** The same maximum for uploads, each of which has up to 10 MB. */
 const MAX_FILES = 100;
 /** The number of batches that a statement deletes from a sandbox, with up to 60 requests each. */
 const MAX_BATCHES = 100;

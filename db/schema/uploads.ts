@@ -29,6 +29,7 @@ export const uploads = pgTable(
     /** The key whose session uploaded the file. Its rate limit applies to the submits. */
     apiKeyId: text('api_key_id').notNull(),
     fileName: text('file_name').notNull(),
+    /** The file of a draft. After the start, the outline of its results (api/console/outline.ts). */
     content: bytea('content').notNull(),
     createdAt: time('created_at').notNull().default(clockTime),
     expiresAt: time('expires_at').notNull(),
@@ -56,7 +57,7 @@ export const uploads = pgTable(
       foreignColumns: [apiKeys.id],
     }),
     check('uploads_file_name_check', sql`length(file_name) between 1 and 200`),
-    check('uploads_content_check', sql`octet_length(content) <= 5000000`),
+    check('uploads_content_check', sql`octet_length(content) <= 10000000`),
     check(
       'uploads_requested_type_check',
       isOneOf('requested_type', words.REQUESTED_TYPES),

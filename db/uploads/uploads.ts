@@ -13,7 +13,7 @@ import {
   type SQL,
   sql,
 } from 'drizzle-orm';
-import { type Database, only, query, run } from '../client.ts';
+import { type Database, only, query, readByCursor, run } from '../client.ts';
 import { newId } from '../ids.ts';
 import { batches, uploadParts, uploads } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
@@ -34,6 +34,8 @@ export type Upload = Awaited<ReturnType<typeof listUploads>>[number];
 export const MAX_UPLOADS = 20;
 /** This is enough for 10,000 rows of 500 bytes. */
 export const MAX_UPLOAD_BYTES = 5_000_000;
+/** An outline has quotes and UTF-8 in addition, and is usually hardly larger than its file. */
+export const MAX_OUTLINE_BYTES = 2 * MAX_UPLOAD_BYTES;
 /** The number of NPIs that one batch can have. */
 const PART = 60;
 
@@ -111,7 +113,7 @@ async function selectUploads(db: Database, where: SQL | undefined) {
   );
 }
 
-/** Returns the file of an upload, or null if the organization has no such upload. */
+/** Returns the file of a draft, or null if the organization has no such draft. */
 export async function readUploadFile(
   db: Database,
   { organizationId, uploadId }: UploadId,
@@ -120,9 +122,30 @@ export async function readUploadFile(
     tx
       .select({ content: uploads.content })
       .from(uploads)
-      .where(isUpload(organizationId, uploadId)),
+      .where(and(isUpload(organizationId, uploadId), isNull(uploads.startedAt))),
   );
   return file?.content ?? null;
+}
+
+/** The bytes of an outline that are in memory at once. */
+const OUTLINE_PART = 131_072;
+
+/**
+ * Reads the outline of the results of a started upload in parts, and waits for `work` after each.
+ */
+export async function readOutline(
+  db: Database,
+  { organizationId, uploadId }: UploadId,
+  work: (part: Buffer) => Promise<void>,
+): Promise<void> {
+  const statement = sql`
+    select substring(content from n * ${OUTLINE_PART}::int + 1 for ${OUTLINE_PART}::int) as part
+      from uploads, generate_series(0, octet_length(content) / ${OUTLINE_PART}::int) n
+     where id = ${uploadId} and organization_id = ${organizationId} and started_at is not null
+     order by n`;
+  await readByCursor<{ readonly part: Buffer }>(db, statement, 1, async ([row]) => {
+    if (row) await work(row.part);
+  });
 }
 
 /** The results of an upload so far, and the credits that they cost. */
@@ -190,6 +213,8 @@ export async function startUpload(
   chosen: {
     readonly npiColumn: number;
     readonly requestedType: RequestedType;
+    /** Replaces the file, which is not needed any more. */
+    readonly outline: Uint8Array;
     /** Different NPIs. */
     readonly npis: readonly string[];
   },
@@ -207,6 +232,7 @@ export async function startUpload(
          set started_at = clock_timestamp(),
              checked_at = clock_timestamp(),
              expires_at = clock_timestamp() + interval '7 days',
+             content = ${Buffer.from(chosen.outline)},
              npi_column = ${chosen.npiColumn},
              requested_type = ${chosen.requestedType}
        where id = ${uploadId} and organization_id = ${organizationId} and started_at is null

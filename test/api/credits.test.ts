@@ -1,7 +1,9 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { adjustCredits } from '../../db/accounts/credits.ts';
+import { run } from '../../db/client.ts';
 import { fresh } from '../support/database.ts';
+import { eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Tests the ledger of a period, the usage by day and type, and both as files.
@@ -261,3 +263,75 @@ test('a CSV file of more than 100,000 ledger entries is rejected', async (t) => 
   const month = '&since=2026-01-06T00:00:00Z';
   t.is((await client.get(`${LEDGER}?format=csv${month}`)).status, 200);
 });
+
+/** Adds grants, so that a file has 6 MB. A socket buffers 4 MB for a client that does not read. */
+async function addEntries({ organizationId }: ApiClient): Promise<void> {
+  await api.db.drizzle.execute(sql`
+    insert into ledger_entries (organization_id, kind, amount)
+    select ${organizationId}, 'grant', 1000000000 from generate_series(1, 99000)`);
+}
+
+/** Begins to read the file, and returns when the cursor waits for the client. */
+async function beginFile({ apiKey }: ApiClient, { baseUrl } = api) {
+  const abort = new AbortController();
+  const headers = { authorization: `Bearer ${apiKey}`, 'accept-encoding': 'identity' };
+  const url = `${baseUrl}${LEDGER}?format=csv`;
+  const response = await fetch(url, { headers, signal: abort.signal });
+  const [pid] = await eventually(waitingCursors);
+  return { response, pid, abort: () => abort.abort() };
+}
+
+/** Returns the processes of PostgreSQL whose cursor waits for a client, or null. */
+async function waitingCursors(): Promise<readonly number[] | null> {
+  const rows = await run<{ readonly pid: number }>(api.db)`
+    select pid from pg_stat_activity
+     where datname = current_database() and state = 'idle in transaction'
+       and query like 'fetch %' and clock_timestamp() - state_change > interval '0.5 s'`;
+  return rows.length === 0 ? null : rows.map(({ pid }) => pid);
+}
+
+test.serial(
+  'a customer gets one file at a time, and stopping it frees the cursor',
+  async (t) => {
+    const client = await api.organization(1);
+    await addEntries(client);
+    const file = await beginFile(client);
+    t.is(file.response.status, 200);
+    const sandbox = await api.sandboxOf(client);
+    const refused = await sandbox.get(`${LEDGER}?format=csv`);
+    t.like(refused, { status: 429, json: { code: 'too_many_files' } });
+    t.is(refused.headers.get('retry-after'), '5');
+    t.is((await client.get(LEDGER)).status, 200);
+    t.is((await (await live()).get(`${LEDGER}?format=csv`)).status, 200);
+    file.abort();
+    await eventually(async () => ((await waitingCursors()) === null ? true : null));
+    await eventually(async () => {
+      const { status } = await sandbox.get(`${LEDGER}?format=csv`);
+      return status === 200 ? true : null;
+    });
+  },
+);
+
+test.serial('a file that is cut off ends its connection', async (t) => {
+  const client = await api.organization(1);
+  await addEntries(client);
+  const { response, pid } = await beginFile(client);
+  await run(api.db)`select pg_terminate_backend(${pid}::int)`;
+  await t.throwsAsync(response.text());
+  t.is((await client.get(LEDGER)).status, 200);
+});
+
+test.serial(
+  'only a few customers get files at once, so that connections are left',
+  async (t) => {
+    const own = await startApi({ databaseUrl: api.databaseUrl, databasePool: 5 });
+    t.teardown(own.stop);
+    const client = await own.organization(1);
+    await addEntries(client);
+    const file = await beginFile(client, own);
+    const other = await own.organization(1);
+    const refused = await other.get(`${LEDGER}?format=csv`);
+    t.like(refused, { status: 429, json: { code: 'too_many_files' } });
+    file.abort();
+  },
+);

@@ -115,6 +115,7 @@ test('authenticating an active key returns its organization and its rate limit',
     kind: 'active',
     keyId,
     organizationId,
+    customerId: organizationId,
     requestsPerMinute: 100,
   });
   await setLimit(db, BY, organizationId, 7);

@@ -1,3 +1,5 @@
+import { contactsIn, readTable } from '../../api/client/table.ts';
+import { outlineOf } from '../../api/console/outline.ts';
 import type { Database } from '../../db/client.ts';
 import { cutPart } from '../../db/uploads/parts.ts';
 import { createUpload, startUpload } from '../../db/uploads/uploads.ts';
@@ -5,22 +7,25 @@ import type { Organization } from './organization.ts';
 import { ordinaryNpis } from './vendors.ts';
 
 /**
- * Stores a file with these NPIs and starts its upload, without its workflow.
+ * Stores a file with these NPIs, each with a note, and starts its upload, without its workflow.
  * @returns the id of the upload
  */
 export async function startedUpload(
   db: Database,
   { organizationId, keyId: apiKeyId }: Organization,
   npis: readonly string[],
+  note = '',
 ): Promise<string> {
+  const rows = npis.map((npi) => `${npi},${note}`);
   const file = {
     fileName: 'npis.csv',
-    content: Buffer.from(`npi\n${npis.join('\n')}\n`),
+    content: Buffer.from(`npi,note\n${rows.join('\n')}\n`),
   };
   const created = await createUpload(db, { organizationId, apiKeyId }, file);
   if (created.kind !== 'created') throw new Error(`the upload is ${created.kind}`);
   const { uploadId } = created;
-  const chosen = { npiColumn: 0, requestedType: 'any', npis } as const;
+  const outline = outlineOf(contactsIn(readTable(file.fileName, file.content), 0));
+  const chosen = { npiColumn: 0, requestedType: 'any', outline, npis } as const;
   await startUpload(db, { organizationId, uploadId }, chosen);
   return uploadId;
 }

@@ -9,6 +9,11 @@ export class Visitor {
     this.#baseUrl = baseUrl;
   }
 
+  /** Returns the header with its cookies. */
+  cookie(): string {
+    return [...this.#cookies].map(([name, value]) => `${name}=${value}`).join('; ');
+  }
+
   /** Returns a browser with copies of the cookies. */
   copy(): Visitor {
     const copy = new Visitor(this.#baseUrl);
@@ -47,11 +52,10 @@ export class Visitor {
    * at capacity, because many tests read files at the same time.
    */
   async send(path: string, init: RequestInit): Promise<Seen> {
-    const cookie = [...this.#cookies].map(([name, value]) => `${name}=${value}`);
     const response = await eventually(async () => {
       const response = await fetch(new URL(path, this.#baseUrl), {
         ...init,
-        headers: { ...init.headers, cookie: cookie.join('; ') },
+        headers: { ...init.headers, cookie: this.cookie() },
         redirect: 'manual',
       });
       return response.status === 503 ? null : response;

@@ -2,6 +2,7 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { createUploadActivities } from '../../../activities/upload.ts';
 import { FilePool } from '../../../api/console/file-pool.ts';
+import { CallFailed } from '../../../api/console/session.ts';
 import { closeOrganization } from '../../../db/accounts/closing.ts';
 import { revokeKey } from '../../../db/accounts/keys.ts';
 import { run, transaction } from '../../../db/client.ts';
@@ -31,8 +32,11 @@ const FILE = `npi\n${NPI}\n`;
 /** A complete key that does not exist. */
 const GUESS = 'npe_00000000000000000000000000000044v2zE';
 
-async function signedIn({ apiKey }: Pick<ApiClient, 'apiKey'>): Promise<Visitor> {
-  const visitor = new Visitor(api.baseUrl);
+async function signedIn(
+  { apiKey }: Pick<ApiClient, 'apiKey'>,
+  { baseUrl } = api,
+): Promise<Visitor> {
+  const visitor = new Visitor(baseUrl);
   await visitor.signIn(apiKey);
   return visitor;
 }
@@ -55,7 +59,12 @@ async function sendHalf(visitor: Visitor) {
     duplex: 'half',
   };
   const sending = visitor.send(`${UPLOADS}?form_token=${token}`, form);
+  sending.catch(() => {});
   await writer.write(first);
+  await eventually(async () => {
+    const { status } = await visitor.upload(UPLOADS, token, new File([FILE], 'b.csv'));
+    return status === 429 ? true : null;
+  });
   return async () => {
     await writer.write(rest);
     await writer.close();
@@ -113,16 +122,31 @@ test('the sign-in is limited by the address of the visitor', async (t) => {
   t.is((await guess('203.0.113.8')).status, 401);
 });
 
-test('an organization can send only a few files at the same time', async (t) => {
-  const visitor = await signedIn(await api.organization(1));
-  const files = await Promise.all(Array.from({ length: 4 }, () => sendHalf(visitor)));
+test('a customer can send one file at a time, with all its keys together', async (t) => {
+  const client = await api.organization(1);
+  const finish = await sendHalf(await signedIn(client));
+  const sandbox = await signedIn(await api.sandboxOf(client));
+  const { token } = await sandbox.get(UPLOADS);
+  const send = () => sandbox.upload(UPLOADS, token, new File([FILE], 'a.csv'));
   const refused = await eventually(async () => {
-    const { token } = await visitor.get(UPLOADS);
-    const seen = await visitor.upload(UPLOADS, token, new File([FILE], 'a.csv'));
+    const seen = await send();
     return seen.status === 429 ? seen : null;
   });
-  t.regex(refused.text, /Too many of your requests/);
-  for (const finish of files) await finish();
+  t.regex(refused.text, /Another file of yours is in progress/);
+  await finish();
+  t.regex((await send()).text, /Look up 1 NPI</);
+});
+
+test('slow senders delay nobody, and the slowest gives way if there are many', async (t) => {
+  const itself = await startApi();
+  t.teardown(itself.stop);
+  const sending = [];
+  for (let n = 0; n < 9; n += 1)
+    sending.push(await sendHalf(await signedIn(await itself.organization(1), itself)));
+  const [oldest, ...others] = sending;
+  await t.throwsAsync(async () => await oldest?.());
+  for (const finish of others.toReversed())
+    t.regex((await finish()).text, /Look up 1 NPI</);
 });
 
 test('a file may take longer to arrive than other requests', async (t) => {
@@ -158,10 +182,8 @@ test('a form that takes too long to read is rejected with a sentence', async (t)
     body: new TextEncoder().encode(`${part.repeat(70_000)}--x--\r\n`),
     contentType: 'multipart/form-data; boundary=x',
   };
-  t.regex(
-    String(await files.readForm(form)),
-    /^The form took too long to read\. Send one/,
-  );
+  const error = await t.throwsAsync(files.receive(form), { instanceOf: CallFailed });
+  t.regex(String(error?.text()), /^The file took too long to read\. Split it/);
 });
 
 test('an upload whose NPIs are all submitted cannot be stopped', async (t) => {

@@ -142,6 +142,7 @@ test('a file name is cut and loses its invisible characters', async (t) => {
   const content = `npi\n${FOUND}\n`;
   const draft = await upload(visitor, content, `"<b>\u202e${'𝒳'.repeat(150)}.csv`);
   t.regex(draft.text, /<h1>&quot;&lt;b&gt;𝒳{97}<\/h1>/u);
+  await start(visitor, draft);
   const { headers } = await visitor.get(`${draft.path}/results.csv`);
   t.regex(
     headers.get('content-disposition') ?? '',
@@ -363,6 +364,7 @@ test('a cell with line breaks stays one cell in the results', async (t) => {
   // Excel ends rows with CR LF, and lines within a cell with LF.
   const row = `${FOUND},"1 Main St\nApt 2"`;
   const draft = await upload(visitor, `npi,address\r\n${row}\r\n`);
+  await start(visitor, draft);
   const { text } = await visitor.get(`${draft.path}/results.csv`);
   t.true(text.includes(`\r\n${row},`), text);
 });

@@ -32,6 +32,7 @@ for (const [row, file, name, unit] of [
     'FILE_MS',
     1000,
   ],
+  ['time in which you must read a file', 'api/http/file.ts', 'FILE_MS', 1000],
   ['custom_data', 'api/http/submit-body.ts', 'MAX_CUSTOM_DATA_BYTES', 1],
   ['URL of a webhook', 'api/http/webhook-url.ts', 'MAX_URL_LENGTH', 1],
   ['Prefer: wait', 'api/http/prefer.ts', 'MAX_WAIT_S', 1],

@@ -1,0 +1,134 @@
+import { get } from 'node:http';
+import { setImmediate } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import test, { type ExecutionContext } from 'ava';
+import { sql } from 'drizzle-orm';
+import { createUploadActivities } from '../../../activities/upload.ts';
+import { run } from '../../../db/client.ts';
+import { fresh } from '../../support/database.ts';
+import { WORKER_RULES } from '../../support/organization.ts';
+import { NO_TEMPORAL, quiet } from '../../support/runtime.ts';
+import { type ApiClient, startApi } from '../../support/stack.ts';
+import { startedUpload } from '../../support/uploads.ts';
+import { ordinaryNpis } from '../../support/vendors.ts';
+import { Visitor } from '../../support/visitor.ts';
+
+// Measures the memory that long files take in an API process, and how much they slow down other
+// customers.
+
+setFlagsFromString('--expose-gc');
+const collectGarbage: () => void = runInNewContext('gc');
+
+const api = fresh(test, startApi);
+const LEDGER = '/api/v1/credits/ledger?format=csv';
+const MB = 1_000_000;
+
+/** Opens a customer with a ledger whose file has nearly the maximum of entries, and 6 MB. */
+async function withLongLedger(): Promise<ApiClient> {
+  const client = await api.organization(1, 100_000);
+  await api.db.drizzle.execute(sql`
+    insert into ledger_entries (organization_id, kind, amount)
+    select ${client.organizationId}, 'grant', 1000000000 from generate_series(1, 99000)`);
+  return client;
+}
+
+/** Returns the memory in use when nothing runs. Buffers are freed a little after their collection. */
+async function usualMemory(): Promise<number> {
+  const samples = [];
+  for (let n = 0; n < 10; n += 1) {
+    samples.push(memory());
+    await setImmediate();
+  }
+  return Math.min(...samples);
+}
+
+function memory(): number {
+  collectGarbage();
+  const { heapUsed, external } = process.memoryUsage();
+  return heapUsed + external;
+}
+
+/**
+ * Reads a file without keeping it.
+ * @param onPart called after each megabyte
+ */
+async function read(path: string, headers: Record<string, string>, onPart = () => {}) {
+  return await new Promise<{ readonly status: number; readonly bytes: number }>(
+    (resolve, reject) => {
+      get(new URL(path, api.baseUrl), { headers }, (response) => {
+        let bytes = 0;
+        response.on('data', (part: Buffer) => {
+          const megabytes = Math.floor(bytes / MB);
+          bytes += part.length;
+          if (Math.floor(bytes / MB) > megabytes) onPart();
+        });
+        response.on('end', () => resolve({ status: response.statusCode ?? 0, bytes }));
+        response.on('error', reject);
+      }).on('error', reject);
+    },
+  );
+}
+
+async function takesLittleMemory(
+  t: ExecutionContext,
+  path: string,
+  headers: Record<string, string>,
+): Promise<void> {
+  await read(path, headers);
+  const before = await usualMemory();
+  let most = Number.NEGATIVE_INFINITY;
+  const { status, bytes } = await read(path, headers, () => {
+    most = Math.max(most, memory() - before);
+  });
+  t.log(`${(most / MB).toFixed(1)} MB of memory for ${(bytes / MB).toFixed(1)} MB`);
+  t.is(status, 200);
+  t.true(bytes > 4 * MB);
+  t.true(most < 20 * MB);
+}
+
+test.serial('a ledger file of the maximum length takes less than 20 MB', async (t) => {
+  const { apiKey } = await withLongLedger();
+  await takesLittleMemory(t, LEDGER, { 'x-api-key': apiKey });
+});
+
+test.serial('the results of an upload of 5 MB take less than 20 MB', async (t) => {
+  const client = await api.organization(10_000, 100_000);
+  const npis = ordinaryNpis('found', 9900);
+  await run(api.db)`
+    insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
+    select npi, npi || '@clinic.example', 'professional', 'valid', now(), 'test'
+      from unnest(${sql.param(npis)}::text[]) npi`;
+  const uploadId = await startedUpload(api.db, client, npis, 'x'.repeat(480));
+  const deps = { db: api.db, log: quiet, control: NO_TEMPORAL, rules: WORKER_RULES };
+  const { submitNextPart } = createUploadActivities(deps);
+  for (let n = 0; n < npis.length; n += 60) await submitNextPart({ uploadId });
+  const visitor = new Visitor(api.baseUrl);
+  await visitor.signIn(client.apiKey);
+  const path = `/console/uploads/${uploadId}/results.csv`;
+  await takesLittleMemory(t, path, { cookie: visitor.cookie() });
+});
+
+test.serial('files of one customer hardly slow down another', async (t) => {
+  const { apiKey } = await withLongLedger();
+  const other = await api.organization(1, 100_000);
+  const median = async (before = () => {}) => {
+    const times = [];
+    for (let n = 0; n < 60; n += 1) {
+      before();
+      const begun = performance.now();
+      await other.get('/api/v1/credits');
+      times.push(performance.now() - begun);
+    }
+    return times.sort((a, b) => a - b)[30] ?? 0;
+  };
+  await median();
+  const alone = await median();
+  const files: ReturnType<typeof read>[] = [];
+  const besides = await median(() => files.push(read(LEDGER, { 'x-api-key': apiKey })));
+  const statuses = (await Promise.all(files)).map(({ status }) => status);
+  const sent = statuses.filter((status) => status === 200).length;
+  t.log(`${alone.toFixed(1)} ms, with ${sent} files ${besides.toFixed(1)} ms`);
+  t.deepEqual([...new Set(statuses)].sort(), [200, 429]);
+  t.true(besides < 10 * alone);
+});
