@@ -6,12 +6,13 @@ export interface LookupTimes {
   readonly median: number;
   readonly longest: number;
   readonly failed: number;
+  readonly n: number;
 }
 
 /** Looks NPIs up one after the other. */
 export async function timeLookups(
   client: ApiClient,
-  npis: readonly string[],
+  npis: Iterable<string>,
 ): Promise<LookupTimes> {
   const times: number[] = [];
   let failed = 0;
@@ -24,7 +25,12 @@ export async function timeLookups(
   }
   times.sort((a, b) => a - b);
   const median = Math.round(times[Math.floor(times.length / 2)] ?? Number.NaN);
-  return { median, longest: Math.round(times.at(-1) ?? Number.NaN), failed };
+  return {
+    median,
+    longest: Math.round(times.at(-1) ?? Number.NaN),
+    failed,
+    n: times.length,
+  };
 }
 
 /** Waits for a batch by polls that wait, which cost next to nothing. */
