@@ -95,6 +95,7 @@ async function submitPart(deps: UploadDeps, part: NextPart): Promise<UploadStep>
       // The part is recorded first. Otherwise, if the start fails and the customer stops the upload,
       // the results would lack a batch that is charged.
       const step = await submitted(deps, part, batchId);
+      if (!outcome.isAdmitted) return step;
       // If the process dies before the start, the reconciler's sweep starts the batch.
       await deps.control.startBatch(outcome.start);
       await markStarted(db, batchId);

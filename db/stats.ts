@@ -208,7 +208,9 @@ export async function readStats(
                 from (select from batches where started_at is null limit ${MAX_COUNTED}) o)),
             ('npe_outbox_overdue_seconds', coalesce(greatest(0,
               extract(epoch from at - (
-                select min(created_at) from batches where started_at is null))), 0)),
+                select min(coalesce(admitted_at, deadline_at))
+                  from batches
+                 where started_at is null))), 0)),
             ('npe_organizations_low', (
               select count(*)
                 from credit_balances left join used_credits on ${USED_BEFORE}

@@ -13,6 +13,7 @@ import {
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import {
   type SubmitCommand,
+  type SubmitOutcome,
   type SubmitRules,
   submit,
 } from '../../db/requests/submit.ts';
@@ -81,7 +82,7 @@ async function accept(
   });
   switch (outcome.kind) {
     case 'accepted':
-      await startAccepted(request, outcome.start, deps);
+      await startAccepted(request, outcome, deps);
       return await respond(request, h, outcome.response, deps);
     case 'repeated': {
       const response = await respond(request, h, outcome.response, deps);
@@ -159,10 +160,10 @@ function fingerprint(
   return hash('sha256', `${canonicalJson(JSON.stringify(meaning))}${data}`, 'buffer');
 }
 
-/** Logs a new batch and starts its workflow. */
+/** Logs a new batch, and starts its workflow unless the batch waits for its turn. */
 async function startAccepted(
   request: Request,
-  batch: BatchStart,
+  { start: batch, isAdmitted }: Extract<SubmitOutcome, { kind: 'accepted' }>,
   deps: SubmitDeps,
 ): Promise<void> {
   request.app.batchId = batch.batchId;
@@ -173,7 +174,7 @@ async function startAccepted(
     total: batch.npis.length,
   };
   deps.log.info(line, 'batch accepted');
-  await startNow(deps, batch, request.info.received);
+  if (isAdmitted) await startNow(deps, batch, request.info.received);
 }
 
 /**

@@ -51,7 +51,8 @@ const BATCHES: Pass = {
     batch_positions: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
     batch_requested_type: sql`b.requested_type <> r.first_type or b.requested_type <> r.last_type`,
     batch_completed_count: sql`b.completed_count <> coalesce(r.final, 0)`,
-    batch_not_started: sql`b.started_at is null and b.created_at < now() - ${GRACE}`,
+    batch_not_started: sql`b.started_at is null
+        and coalesce(b.admitted_at, b.deadline_at) < now() - ${GRACE}`,
     // A unique constraint makes sure that the deliveries of a batch have different requests.
     batch_deliveries: sql`case b.webhook_mode
           when 'real-time' then d.total = b.total and d.of_requests = b.total

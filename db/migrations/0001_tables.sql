@@ -443,6 +443,7 @@ CREATE TABLE "batches" (
 	"created_at" timestamp (3) with time zone NOT NULL,
 	"updated_at" timestamp with time zone NOT NULL,
 	"deadline_at" timestamp (3) with time zone NOT NULL,
+	"admitted_at" timestamp (3) with time zone,
 	"started_at" timestamp (3) with time zone,
 	"checked_at" timestamp (3) with time zone,
 	CONSTRAINT "batches_submitted_as_check" CHECK (submitted_as in ('single', 'bulk')),
@@ -691,7 +692,8 @@ CREATE INDEX "provider_locations_by_phone" ON "provider_locations" USING btree (
 CREATE INDEX "provider_locations_by_address" ON "provider_locations" USING btree ("address_key");
 CREATE INDEX "providers_by_phone" ON "providers" USING btree ("phone_key","entity_type");
 CREATE INDEX "providers_by_address" ON "providers" USING btree ("address_key","entity_type");
-CREATE INDEX "batches_to_start" ON "batches" USING btree ("created_at") WHERE started_at is null;
+CREATE INDEX "batches_to_admit" ON "batches" USING btree ("organization_id","created_at") WHERE admitted_at is null;
+CREATE INDEX "batches_to_start" ON "batches" USING btree (coalesce(admitted_at, deadline_at)) WHERE started_at is null;
 CREATE INDEX "batches_in_progress" ON "batches" USING btree ("id") WHERE status = 'in-progress';
 CREATE INDEX "batches_by_organization" ON "batches" USING btree ("organization_id","created_at");
 CREATE INDEX "batches_custom_data_by_age" ON "batches" USING btree ("created_at") WHERE custom_data is not null;
@@ -699,6 +701,7 @@ CREATE INDEX "idempotency_keys_by_expiry" ON "idempotency_keys" USING btree ("ex
 CREATE UNIQUE INDEX "lookups_open" ON "lookups" USING btree ("npi","requested_type") WHERE closed_at is null;
 CREATE INDEX "lookups_by_npi" ON "lookups" USING btree ("npi","opened_at");
 CREATE INDEX "lookups_facts_by_age" ON "lookups" USING btree ("opened_at") WHERE facts is not null;
+CREATE INDEX "requests_unplanned" ON "requests" USING btree ("organization_id","accepted_at") WHERE status = 'accepted';
 CREATE INDEX "requests_open" ON "requests" USING btree ("deadline_at") WHERE settled_at is null;
 CREATE INDEX "requests_by_npi" ON "requests" USING btree ("npi","organization_id");
 CREATE INDEX "requests_by_settlement" ON "requests" USING brin ("settled_at");

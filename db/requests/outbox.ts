@@ -4,7 +4,7 @@ import { batches, requests } from '../schema.ts';
 
 // The queries of the sweep, a periodic job that settles overdue requests and restarts missing
 // workflows. The outbox consists of the batches whose workflow was never started. Their
-// `started_at` is null.
+// `started_at` is null. Until their turn comes, their `admitted_at` is null, too.
 
 /** The input to start a batch workflow. It contains no personal data. */
 export interface BatchStart
@@ -90,9 +90,60 @@ export async function markStarted(db: Database, batchId: string): Promise<void> 
 }
 
 /**
- * Lists the batches in the outbox that were accepted more than `olderThanMs` ago. The API may still
- * be starting the workflows of younger batches. The oldest batch of each organization comes first,
- * then the second-oldest of each organization, and so on.
+ * Tests whether the batch `earlier`, which has a request that is not planned, keeps later bulks of
+ * its organization waiting. It does while it waits itself, and for a minute after its admission.
+ * After that its workflow may be stuck, which must not stop the whole organization.
+ */
+export const KEEPS_WAITING = sql`coalesce(
+  earlier.admitted_at between clock_timestamp() - interval '1 minute' and clock_timestamp(), true)`;
+
+/**
+ * Admits the waiting bulks that no earlier batch keeps waiting.
+ *
+ * It is one statement that locks the row of `sweeps`, so only one process at a time admits. It skips
+ * batches that are being settled, because waiting for them could deadlock. In another Temporal
+ * namespace than the API's, it admits nothing.
+ */
+export async function admitWaiting(
+  db: Database,
+  namespace: string,
+  limit: number,
+): Promise<BatchStart[]> {
+  return await run<BatchStart>(db)`
+    with turn as materialized (
+      select from sweeps
+       where coalesce(namespace = ${namespace}, true)
+         and exists (select from batches where admitted_at is null)
+         for update skip locked
+    )
+    update batches set admitted_at = clock_timestamp()
+     where id in (
+       select id
+         from batches b
+        where admitted_at is null
+          and exists (select from turn)
+          and not exists (
+            select from requests r join batches earlier on earlier.id = r.batch_id
+             where r.organization_id = b.organization_id
+               and r.status = 'accepted'
+               and r.accepted_at < b.created_at
+               and ${KEEPS_WAITING})
+        order by created_at
+        limit ${limit}
+          for update skip locked)
+    returning id as "batchId",
+              organization_id as "organizationId",
+              submitted_as as "submittedAs",
+              requested_type as "requestedType",
+              array(
+                select npi from requests where batch_id = batches.id order by position
+              ) as npis`;
+}
+
+/**
+ * Lists the batches in the outbox that were admitted more than `olderThanMs` ago. The process that
+ * admitted them may still be starting the workflows of younger batches. The oldest batch of each
+ * organization comes first, then the second-oldest of each organization, and so on.
  */
 export async function listToStart(
   db: Database,
@@ -111,8 +162,8 @@ export async function listToStart(
         select *, row_number() over (partition by organization_id order by created_at) as place
           from batches
          where started_at is null
-           and (created_at < clock_timestamp() - ${span(olderThanMs)}
-                or ${isAhead(sql`created_at`)})
+           and (admitted_at < clock_timestamp() - ${span(olderThanMs)}
+                or ${isAhead(sql`admitted_at`)})
          order by place, created_at
          limit ${limit}
       ) waiting

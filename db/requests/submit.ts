@@ -1,7 +1,14 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { DatabaseError, Refusal, violates } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
@@ -19,7 +26,7 @@ import {
   type KnownWindows,
 } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
-import type { BatchStart } from './outbox.ts';
+import { type BatchStart, KEEPS_WAITING } from './outbox.ts';
 import { findStoredSandboxEmails } from './sandbox.ts';
 
 /** A parsed submit, single or bulk. */
@@ -56,6 +63,8 @@ export type SubmitOutcome =
       readonly kind: 'accepted';
       readonly response: string;
       readonly start: BatchStart;
+      /** False if the batch waits for its turn. Then the reconciler starts it. */
+      readonly isAdmitted: boolean;
       readonly requests: readonly NewRequest[];
     }
   /**
@@ -240,7 +249,7 @@ async function accept(
 
   const response = submitResponse(batch.id, rows);
   const deliveries = newDeliveries(batch, rows, suspended);
-  await insertBatch(tx, batch, rows, deliveries);
+  const isAdmitted = await insertBatch(tx, batch, rows, deliveries);
   const charged = rows.filter(({ settledAt, replayed }) => settledAt && !replayed);
   if (charged.length > 0) {
     await claimEntitlements(tx, organizationId, charged, rules.replayMs);
@@ -255,6 +264,7 @@ async function accept(
     kind: 'accepted',
     response,
     start: { batchId: batch.id, organizationId, submittedAs, requestedType, npis },
+    isAdmitted,
     requests: rows,
   };
 }
@@ -411,21 +421,34 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
  * ledger. It is one statement, because the organization's balance is locked until COMMIT, and a
  * second statement would prolong that by a round trip. Requests and deliveries are passed as one
  * JSON array each, so that the text does not depend on their number and can be prepared.
+ *
+ * A bulk is admitted if a worker has planned all earlier requests of the organization. Otherwise it
+ * waits for `admitWaiting`. The rate limit bounds single submits, so they never wait.
+ * @returns true if the workflow of the batch may start now
  */
 async function insertBatch(
   tx: Transaction,
   batch: NewBatch,
   rows: readonly NewRequest[],
   deliveries: readonly NewDelivery[],
-): Promise<void> {
-  await run(tx)`
+): Promise<boolean> {
+  const inserted = await run<{ isAdmitted: boolean }>(tx)`
     with batch as (
       insert into batches
         (id, organization_id, api_key_id, submitted_as, requested_type, total, webhook_url,
-         webhook_mode, custom_data, created_at, updated_at, deadline_at)
+         webhook_mode, custom_data, created_at, updated_at, deadline_at, admitted_at)
       values (${batch.id}, ${batch.organizationId}, ${batch.apiKeyId}, ${batch.submittedAs},
               ${batch.requestedType}, ${batch.total}, ${batch.webhookUrl}, ${batch.webhookMode},
-              ${batch.customData}, ${batch.createdAt}, ${batch.createdAt}, ${batch.deadlineAt})
+              ${batch.customData}, ${batch.createdAt}, ${batch.createdAt}, ${batch.deadlineAt},
+              case
+                when ${batch.submittedAs} = 'single'
+                  or not exists (
+                    select from requests r join batches earlier on earlier.id = r.batch_id
+                     where r.organization_id = ${batch.organizationId}
+                       and r.status = 'accepted'
+                       and ${KEEPS_WAITING})
+                then ${batch.createdAt}::timestamptz
+              end)
       returning *
     ), delivered as (
       insert into webhook_deliveries
@@ -445,5 +468,7 @@ async function insertBatch(
       from batch, json_to_recordset(${JSON.stringify(rows)}::json)
              r (id text, position smallint, npi text, status text, replayed boolean, email text,
                 "emailType" text, "emailLastValidatedAt" timestamptz, "suppressionChange" bigint,
-                "deadlineAt" timestamptz, "settledAt" timestamptz, "testOutcome" text)`;
+                "deadlineAt" timestamptz, "settledAt" timestamptz, "testOutcome" text)
+    returning (select admitted_at is not null from batch) as "isAdmitted"`;
+  return only(inserted).isAdmitted;
 }

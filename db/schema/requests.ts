@@ -90,9 +90,11 @@ export const batches = pgTable(
     updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
     deadlineAt: time('deadline_at').notNull(),
     /**
-     * Null until the batch workflow is started. Batches with null form the outbox, and the sweep
-     * starts their workflows.
+     * When the workflow of the batch was allowed to start. Null while the batch waits for its turn
+     * (DECISIONS.md, Keys and rate).
      */
+    admittedAt: time('admitted_at'),
+    /** Null until the batch workflow is started. Batches with null form the outbox. */
     startedAt: time('started_at'),
     /** The time when the sweep last checked that the workflows of this batch are running. */
     checkedAt: time('checked_at'),
@@ -120,7 +122,13 @@ export const batches = pgTable(
     // The erasure of an organization deletes the URL and keeps the mode.
     check('batches_check1', sql`webhook_url is null or webhook_mode is not null`),
     check('batches_check2', sql`submitted_as = 'bulk' or total = 1`),
-    index('batches_to_start').on(table.createdAt).where(sql`started_at is null`),
+    index('batches_to_admit')
+      .on(table.organizationId, table.createdAt)
+      .where(sql`admitted_at is null`),
+    // A batch is late if it was not started soon after its admission, or not admitted in time.
+    index('batches_to_start')
+      .on(sql`coalesce(admitted_at, deadline_at)`)
+      .where(sql`started_at is null`),
     index('batches_in_progress').on(table.id).where(sql`status = 'in-progress'`),
     index('batches_by_organization').on(table.organizationId, table.createdAt),
     // Used by the retention job, which reads the oldest rows first.
@@ -229,6 +237,9 @@ export const requests = pgTable(
       'requests_test_joins_no_lookup',
       sql`num_nonnulls(test_outcome, lookup_id) < 2`,
     ),
+    index('requests_unplanned')
+      .on(table.organizationId, table.acceptedAt)
+      .where(sql`status = 'accepted'`),
     index('requests_open').on(table.deadlineAt).where(sql`settled_at is null`),
     index('requests_by_npi').on(table.npi, table.organizationId),
     // Finds the requests that were settled in a period. Rows are stored roughly in the order of

@@ -3,6 +3,7 @@ import type { ActivityDeps } from '../../activities/deps.ts';
 import { logSettled, settleAndSignal } from '../../activities/settle.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import {
+  admitWaiting,
   type BatchStart,
   claimTurn,
   claimUnfinished,
@@ -31,6 +32,8 @@ import {
 
 export type ReconcilerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
+/** How often each process admits the batches that wait for their turn. */
+const ADMIT_EVERY_MS = 500;
 /** The number of items that are read and repaired together. */
 const PAGE = 200;
 /** The number of concurrent calls to Temporal. */
@@ -66,9 +69,15 @@ export async function runReconciler(
     take: () => claimWorkflowTurn(db, everyMs, namespace),
     work: () => tendWorkflows(deps, stopped),
   };
+  // Its turn is a lock of `admitWaiting`. `runTurns` tries four times per interval.
+  const admissions = {
+    take: async () => true as const,
+    work: () => startAdmitted(deps, stopped),
+  };
   await Promise.all([
     runTurns(deps, everyMs, stopped, books),
     runTurns(deps, everyMs, stopped, workflows),
+    runTurns(deps, 4 * ADMIT_EVERY_MS, stopped, admissions),
   ]);
 }
 
@@ -185,22 +194,41 @@ async function refundPage(deps: ReconcilerDeps, organizationId: string): Promise
   }
 }
 
-/** Starts the workflows of accepted batches whose workflow was never started. */
+/**
+ * Admits the batches whose turn has come, and starts their workflows. If a start fails, the sweep
+ * repeats it.
+ */
+export async function startAdmitted(
+  deps: ReconcilerDeps,
+  stopped: AbortSignal,
+): Promise<number> {
+  const { db, control } = deps;
+  return await forEachPage(deps, () => stopped.aborted, {
+    what: 'start',
+    list: () => admitWaiting(db, control.namespace, PAGE),
+    idOf: ({ batchId }) => batchId,
+    work: (batch) => start(deps, batch),
+  });
+}
+
+/** Starts the workflows of admitted batches whose workflow was never started. */
 async function startBatches(
   deps: ReconcilerDeps,
   isOver: () => boolean,
 ): Promise<number> {
-  const { db, control, rules } = deps;
+  const { db, rules } = deps;
   return await forEachPage(deps, isOver, {
     what: 'start',
     list: () => listToStart(db, rules.sweep.startAfterMs, PAGE),
     idOf: ({ batchId }) => batchId,
-    async work(batch) {
-      await control.startBatch(batch);
-      await markStarted(db, batch.batchId);
-      return true;
-    },
+    work: (batch) => start(deps, batch),
   });
+}
+
+async function start({ db, control }: ReconcilerDeps, batch: BatchStart): Promise<true> {
+  await control.startBatch(batch);
+  await markStarted(db, batch.batchId);
+  return true;
 }
 
 /**

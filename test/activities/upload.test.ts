@@ -40,6 +40,20 @@ test('a part counts as submitted even if its batch cannot be started', async (t)
   t.is((await listUploadBatches(db, uploadId)).length, 1);
 });
 
+test('a part that must wait for its turn is not started', async (t) => {
+  const organization = await openOrganization(db, 120);
+  const uploadId = await startedUpload(db, organization, ordinaryNpis('found', 120));
+  const started: string[] = [];
+  const startBatch = async ({ batchId }: { readonly batchId: string }) =>
+    void started.push(batchId);
+  const control = { ...NO_TEMPORAL, startBatch };
+  const { submitNextPart } = createUploadActivities({ ...deps, control });
+  for (const submitted of [1, 2]) {
+    t.like(await submitNextPart({ uploadId }), { submitted });
+  }
+  t.is(started.length, 1);
+});
+
 test('an upload whose parts are all submitted is not stopped', async (t) => {
   const organization = await openOrganization(db, 60);
   const { organizationId } = organization;

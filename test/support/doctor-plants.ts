@@ -212,9 +212,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
     batch_not_started: {
       statements: [
-        sql`update batches set started_at = null, created_at = now() - interval '61 seconds' where id = ${open.batchId}`,
-        // This one is still within the grace period.
-        sql`update batches set started_at = null, created_at = now() - interval '59 seconds' where id = ${bulk.batchId}`,
+        sql`update batches set started_at = null, admitted_at = now() - interval '61 seconds' where id = ${open.batchId}`,
+        // This one waits for its turn, and its deadline is within the grace period.
+        sql`update batches set started_at = null, admitted_at = null, deadline_at = now() - interval '59 seconds' where id = ${bulk.batchId}`,
       ],
       subject: open.batchId,
     },

@@ -63,6 +63,11 @@ test.serial(
     const bulks = await Promise.all(
       [0, 60, 120].map((from) => many.bulk({ npis: theirs.slice(from, from + 60) })),
     );
+    // The reconciler starts the other bulks, one after the other.
+    const runs = await Promise.allSettled(
+      bulks.map(({ json }) => stack.client.workflow.getHandle(json.batch_id).describe()),
+    );
+    t.is(runs.filter(({ status }) => status === 'fulfilled').length, 1);
     await stack.startWorker();
     const items = async () =>
       (await Promise.all(bulks.map(({ json }) => many.batch(json.batch_id)))).flatMap(
@@ -110,6 +115,10 @@ test.serial(
     const npis = Array.from({ length: BULK }, () => NOBODY);
     const webhook = { url: `${stack.receiver.url}/status/500` };
     await Promise.all(Array.from({ length: BULKS }, () => many.bulk({ npis, webhook })));
+    // Starts all bulks at once. Otherwise, each would wait until the earlier ones are planned.
+    await stack.db.drizzle.execute(
+      sql`update batches set admitted_at = now() - interval '1 minute'`,
+    );
     await stack.startWorker();
     await eventually(async () => (await count('deliver', queues.webhooks)) > 20 || null);
     // Without a worker, a task of each open lookup is queued before ours.

@@ -12,7 +12,12 @@ import { type Database, openDatabase, transaction } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
-import { claimTurn, claimWorkflowTurn, noteHome } from '../../db/requests/outbox.ts';
+import {
+  admitWaiting,
+  claimTurn,
+  claimWorkflowTurn,
+  noteHome,
+} from '../../db/requests/outbox.ts';
 import { settle, settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
@@ -20,6 +25,7 @@ import { createLog } from '../../deploy/log.ts';
 import {
   keepBooks,
   runReconciler,
+  startAdmitted,
   tendWorkflows,
 } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
@@ -270,6 +276,83 @@ test('the reconciler starts all waiting batches, or stops early if Temporal fail
   const { started, asked } = await sweepWith(true);
   t.is(started, 211);
   t.is(asked.indexOf(batchId), 1);
+});
+
+/** Submits a bulk, and says whether it may start at once. */
+async function submitBulk(db: Database, organization: Organization, total = 60) {
+  const submittedAs = 'bulk' as const;
+  const command = {
+    ...submitCommand(organization, { npis: times(total, npiOf) }),
+    submittedAs,
+  };
+  const outcome = await submit(db, command, RULES);
+  return {
+    ...acceptedIds(outcome),
+    isAdmitted: outcome.kind === 'accepted' && outcome.isAdmitted,
+  };
+}
+
+// Each assertion fails without one condition of `admitWaiting` or `insertBatch`.
+test('a bulk starts when all earlier requests of its organization are planned', async (t) => {
+  const { db } = await open(t);
+  await noteHome(db, 'home');
+  const [many, one] = [await openOrganization(db, 999), await openOrganization(db, 999)];
+  const admit = async (namespace = 'home') =>
+    (await admitWaiting(db, namespace, 200)).map(({ batchId }) => batchId);
+
+  const bulks = await Promise.all(times(3, () => submitBulk(db, many)));
+  t.is(bulks.filter(({ isAdmitted }) => isAdmitted).length, 1);
+  const mine = await submitBulk(db, one);
+  t.true(mine.isAdmitted);
+  t.false((await submitBulk(db, one)).isAdmitted);
+  t.false((await submitBulk(db, many, 1)).isAdmitted);
+  t.deepEqual(await admit(), []);
+
+  for (const { requestIds, isAdmitted } of [mine, ...bulks]) {
+    if (isAdmitted) await joinLookups(db, requestIds);
+  }
+  const single = submitCommand(many, { npis: [npiOf(99)] });
+  t.like(await submit(db, single, RULES), { isAdmitted: true });
+  t.deepEqual(await admit('elsewhere'), []);
+  const turns = (await Promise.all([admit(), admit()])).flat();
+  t.is(turns.length, 2);
+  t.deepEqual(await admit(), []);
+
+  for (const { batchId, requestIds } of bulks) {
+    if (turns.includes(batchId)) await joinLookups(db, requestIds);
+  }
+  const [last, ...others] = await admit();
+  t.true(bulks.some(({ batchId }) => batchId === last));
+  t.deepEqual(others, []);
+
+  // The workflow of the last batch may be stuck.
+  await query(
+    db,
+    sql`update batches set admitted_at = admitted_at - interval '1 minute' where id = ${last}`,
+  );
+  t.is((await admit()).length, 1);
+});
+
+// Fails without `admitted_at` in `listToStart`, and without `status` in `admitWaiting`.
+test('a bulk that waits past its deadline is refunded, and then started', async (t) => {
+  const { db } = await open(t);
+  await noteHome(db, 'home');
+  const many = await openOrganization(db, 300);
+  for (const _ of times(5, (i) => i)) await submitBulk(db, many);
+  const asked: string[] = [];
+  const startBatch = async ({ batchId }: { readonly batchId: string }) =>
+    void asked.push(batchId);
+  const control = { ...temporalAway(t), namespace: 'home', startBatch };
+  const deps = { db, log, control, rules: WORKER_RULES };
+  const { signal } = new AbortController();
+  t.is((await tendWorkflows(deps, signal)).started, 1);
+  t.is(await startAdmitted(deps, signal), 0);
+  await query(db, sql`update requests set deadline_at = now() - interval '1 second'`);
+  t.is(await keepBooks(deps, signal), 300);
+  t.like(await balanceOf(db, many.organizationId), { available: 300, held: 0 });
+  t.is(await startAdmitted(deps, signal), 4);
+  t.is(new Set(asked).size, 5);
+  t.is((await tendWorkflows(deps, signal)).started, 0);
 });
 
 test('the reconciler refunds overdue requests while calls to Temporal hang', async (t) => {
