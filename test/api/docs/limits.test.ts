@@ -66,7 +66,7 @@ for (const [row, file, name, unit] of [
   [
     'attempts to an unproven IP address',
     'db/webhooks/networks.ts',
-    'ADDRESS_ATTEMPTS_PER_HOUR',
+    'CUSTOMER_ATTEMPTS_PER_HOUR',
     1,
   ],
   [
