@@ -4,6 +4,7 @@ import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
 import type { Vendor, VendorOptions } from '../../activities/vendors/vendor.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { parseSourcesFile } from '../../deploy/config/sources-file.ts';
+import { BUSY_MS } from './database.ts';
 
 /** Parses a sources file like a worker with these environment variables. */
 export function fileIn(text: string, environment: Readonly<Record<string, string>> = {}) {
@@ -36,10 +37,15 @@ export const ADAPTERS: Readonly<Record<string, (options: VendorOptions) => Vendo
     Object.values(VENDORS).map(({ id, create }) => [
       id,
       (options: VendorOptions) =>
-        create({ ...options, api: 'legacy', pollMs: FULLENRICH_POLL_MS }),
+        create({
+          callMs: BUSY_MS,
+          ...options,
+          api: 'legacy',
+          pollMs: FULLENRICH_POLL_MS,
+        }),
     ]),
   ),
-  listed({ baseUrl, apiKey, callMs = 30_000 }) {
+  listed({ baseUrl, apiKey, callMs = BUSY_MS }) {
     const [source] = fileIn(sourceText(baseUrl), { VENDOR_LISTED_KEY: apiKey }).http;
     if (!source) throw new Error('the file describes no vendor');
     return createHttpJson({ ...source, call: callMs });

@@ -42,6 +42,7 @@ import { createRollout, versionOf } from '../../deploy/temporal/versions.ts';
 import { loadBundle, startWorkers } from '../../deploy/temporal/workers.ts';
 import {
   asRole,
+  BUSY_MS,
   openTestDatabase,
   SECRET_KEYS,
   SECRETS_KEY,
@@ -154,18 +155,24 @@ export async function startApi(options: ApiOptions = {}) {
   // Closed in reverse order, by `stop` or if a later step fails.
   await using opened = new AsyncDisposableStack();
   const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
-  const deadline = deadlineMs === undefined ? {} : { deadlineMs };
   const open = (
     url: string,
     applicationName: string,
-    secretKeys: readonly SecretKey[] = [],
+    rest: { readonly deadlineMs?: number; readonly secretKeys?: readonly SecretKey[] },
   ) => {
-    const db = openDatabase({ url, poolSize, applicationName, secretKeys, ...deadline });
+    const db = openDatabase({ url, poolSize, applicationName, ...rest });
     opened.defer(() => db.close());
     return db;
   };
-  const db = open(databaseUrl, 'test', SECRET_KEYS);
-  const itsDb = open(asRole(databaseUrl, 'api'), 'test api');
+  const db = open(databaseUrl, 'test', {
+    secretKeys: SECRET_KEYS,
+    deadlineMs: BUSY_MS,
+  });
+  const itsDb = open(
+    asRole(databaseUrl, 'api'),
+    'test api',
+    deadlineMs === undefined ? {} : { deadlineMs },
+  );
   const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
