@@ -90,6 +90,12 @@ export async function markStarted(db: Database, batchId: string): Promise<void> 
 }
 
 /**
+ * A bulk waits while this many earlier requests of its organization are not planned. So workers always
+ * have requests of it to plan, but never many.
+ */
+export const MOST_UNPLANNED = 30;
+
+/**
  * Tests whether the batch `earlier`, which has a request that is not planned, keeps later bulks of
  * its organization waiting. It does while it waits itself, and for a minute after its admission.
  * After that its workflow may be stuck, which must not stop the whole organization.
@@ -98,7 +104,7 @@ export const KEEPS_WAITING = sql`coalesce(
   earlier.admitted_at between clock_timestamp() - interval '1 minute' and clock_timestamp(), true)`;
 
 /**
- * Admits the waiting bulks that no earlier batch keeps waiting.
+ * Admits the waiting bulks that no earlier batches keep waiting.
  *
  * It is one statement that locks the row of `sweeps`, so only one process at a time admits. It skips
  * batches that are being settled, because waiting for them could deadlock. In another Temporal
@@ -127,7 +133,8 @@ export async function admitWaiting(
              where r.organization_id = b.organization_id
                and r.status = 'accepted'
                and r.accepted_at < b.created_at
-               and ${KEEPS_WAITING})
+               and ${KEEPS_WAITING}
+             offset ${MOST_UNPLANNED - 1})
         order by created_at
         limit ${limit}
           for update skip locked)

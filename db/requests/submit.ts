@@ -26,7 +26,7 @@ import {
   type KnownWindows,
 } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
-import { type BatchStart, KEEPS_WAITING } from './outbox.ts';
+import { type BatchStart, KEEPS_WAITING, MOST_UNPLANNED } from './outbox.ts';
 import { findStoredSandboxEmails } from './sandbox.ts';
 
 /** A parsed submit, single or bulk. */
@@ -422,8 +422,8 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
  * second statement would prolong that by a round trip. Requests and deliveries are passed as one
  * JSON array each, so that the text does not depend on their number and can be prepared.
  *
- * A bulk is admitted if a worker has planned all earlier requests of the organization. Otherwise it
- * waits for `admitWaiting`. The rate limit bounds single submits, so they never wait.
+ * A bulk is admitted if workers have planned nearly all earlier requests of the organization.
+ * Otherwise it waits for `admitWaiting`. The rate limit bounds single submits, so they never wait.
  * @returns true if the workflow of the batch may start now
  */
 async function insertBatch(
@@ -446,7 +446,8 @@ async function insertBatch(
                     select from requests r join batches earlier on earlier.id = r.batch_id
                      where r.organization_id = ${batch.organizationId}
                        and r.status = 'accepted'
-                       and ${KEEPS_WAITING})
+                       and ${KEEPS_WAITING}
+                     offset ${MOST_UNPLANNED - 1})
                 then ${batch.createdAt}::timestamptz
               end)
       returning *

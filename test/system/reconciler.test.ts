@@ -293,7 +293,7 @@ async function submitBulk(db: Database, organization: Organization, total = 60) 
 }
 
 // Each assertion fails without one condition of `admitWaiting` or `insertBatch`.
-test('a bulk starts when all earlier requests of its organization are planned', async (t) => {
+test('a bulk starts when fewer than 30 earlier requests of its organization are not planned', async (t) => {
   const { db } = await open(t);
   await noteHome(db, 'home');
   const [many, one] = [await openOrganization(db, 999), await openOrganization(db, 999)];
@@ -331,6 +331,10 @@ test('a bulk starts when all earlier requests of its organization are planned', 
     sql`update batches set admitted_at = admitted_at - interval '1 minute' where id = ${last}`,
   );
   t.is((await admit()).length, 1);
+
+  const few = await openOrganization(db, 999);
+  for (let n = 0; n < 3; n += 1) t.true((await submitBulk(db, few, 10)).isAdmitted);
+  t.false((await submitBulk(db, few, 10)).isAdmitted);
 });
 
 // Fails without `admitted_at` in `listToStart`, and without `status` in `admitWaiting`.

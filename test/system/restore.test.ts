@@ -185,6 +185,18 @@ withPython('a backup made under load restores into an empty server', async (t) =
   );
   t.true(noted?.isNoted);
   await load.more(20);
+  // Temporal must know a batch that the backup lacks.
+  await eventually(async () => {
+    const [later] = await withSql(
+      before.url,
+      (sql) => sql`
+        select exists (
+          select from batches
+           where started_at is not null
+             and created_at > (select ended_at from routines where kind = 'backup')) as "isStarted"`,
+    );
+    return later?.isStarted || null;
+  });
   await load.stop();
   const spent = await readMoney(before.url);
   await firstApi.kill();
