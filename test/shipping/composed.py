@@ -43,7 +43,7 @@ for name, service in services.items():
 # Passwords must be unique and secret.
 passwords = {}
 for name, service in services.items():
-    if not service.get("build") and not re.search(r":v?\d[\w.-]*(@sha256:[0-9a-f]{64})?$", service["image"]):
+    if not service.get("build") and not re.search(r"^[^@]+:v?\d[\w.-]*(@sha256:[0-9a-f]{64})?$", service["image"]):
         found.append(f"{name}: {service['image']} names no version")
     for port in service.get("ports", []):
         if name != "proxy" and port.get("host_ip") != "127.0.0.1":
