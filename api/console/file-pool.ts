@@ -54,8 +54,8 @@ export class FilePool {
   }
 
   /**
-   * Waits for the body of a form, before it has a place in the queue. A slow sender keeps nobody from
-   * sending: if too many bodies are arriving, the connection of the oldest one is closed.
+   * Waits for the body of a form, before it has a place in the queue. Slow senders do not keep
+   * others from sending: if too many bodies are arriving, the connection of the oldest one is closed.
    * @throws {ApiError} 429 if another body of this customer is arriving
    * @throws {CallFailed} 400 if the visitor disconnects
    */

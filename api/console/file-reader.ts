@@ -148,7 +148,7 @@ function guess({ header, rows }: Table): number | null {
   }
 }
 
-/** What is stored when an upload is started. */
+/** The data that the start of an upload stores. */
 export interface Prepared {
   readonly npis: readonly string[];
   readonly npiColumn: number;

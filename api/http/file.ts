@@ -19,7 +19,8 @@ export type Send = (text: string) => Promise<void>;
 
 /**
  * Responds with a CSV file that `read` sends in parts. An error before the first part is a usual
- * error response. A later error ends the connection, so that nobody takes a part for the whole file.
+ * error response. A later error ends the connection, so that a client cannot take a part
+ * for the whole file.
  * @param name the parameter `filename` or `filename*` of the header `Content-Disposition`
  * @throws {ApiError} 429 if the customer has a file in progress, or if too many customers have; any
  * error of `read`

@@ -66,6 +66,32 @@ const ORGANIZATION_ID = sql.placeholder('organizationId');
 
 type EnvelopeRow = Omit<Envelope, 'statuses' | 'isFinal'>;
 
+/** The fields of a request in an envelope or a file, of `requests r` and `GIVEN`. */
+const ITEM = sql`
+  r.id as "requestId",
+  r.npi,
+  r.status,
+  r.replayed,
+  r.credits_used as "creditsUsed",
+  given.email,
+  case when given.email is not null then r.email_type end as "emailType",
+  case when given.email is not null then r.email_last_validated_at end as "validatedAt"`;
+
+/**
+ * The email of `requests r`, or null for a person who was suppressed after the email was recorded.
+ * The check is skipped if no suppression has changed since then (`suppression_changes s`), and for
+ * sandbox requests. Without "offset 0", PostgreSQL would run the check once for each of three fields.
+ */
+const GIVEN = sql`lateral (
+  select case
+           when r.email is not null
+             and (r.suppression_change = s.n
+                  or r.test_outcome is not null
+                  or not is_suppressed(r.npi, r.email))
+           then r.email
+         end as email offset 0
+) given`;
+
 /** Reads the envelope of a whole batch. */
 const readBatchEnvelope = statement<EnvelopeRow>(sql`
     select b.id as "batchId",
@@ -86,28 +112,9 @@ const readBatchEnvelope = statement<EnvelopeRow>(sql`
      cross join suppression_changes s
      cross join lateral (
        select json_agg(item) as items from (
-        select r.id as "requestId",
-               r.npi,
-               r.status,
-               r.replayed,
-               r.credits_used as "creditsUsed",
-               given.email,
-               case when given.email is not null then r.email_type end as "emailType",
-               case when given.email is not null then r.email_last_validated_at end as "validatedAt",
-               d.state as delivery
+        select ${ITEM}, d.state as delivery
           from requests r
-         -- Hides the email of a person who was suppressed after the email was recorded. The check is
-         -- skipped if no suppression has changed since then, and for sandbox requests. Without
-         -- "offset 0", PostgreSQL would run the check once for each of the three fields.
-         cross join lateral (
-           select case
-                    when r.email is not null
-                      and (r.suppression_change = s.n
-                           or r.test_outcome is not null
-                           or not is_suppressed(r.npi, r.email))
-                    then r.email
-                  end as email offset 0
-         ) given
+         cross join ${GIVEN}
           left join webhook_deliveries d
             on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
          where r.batch_id = b.id
@@ -140,26 +147,9 @@ const readRequestEnvelope = statement<EnvelopeRow>(sql`
      cross join suppression_changes s
      cross join lateral (
        select json_build_array(item) as items from (
-        select r.id as "requestId",
-               r.npi,
-               r.status,
-               r.replayed,
-               r.credits_used as "creditsUsed",
-               given.email,
-               case when given.email is not null then r.email_type end as "emailType",
-               case when given.email is not null then r.email_last_validated_at end as "validatedAt",
-               d.state as delivery
+        select ${ITEM}, d.state as delivery
           from requests r
-         -- Hides the email of a suppressed person, as in readBatchEnvelope.
-         cross join lateral (
-           select case
-                    when r.email is not null
-                      and (r.suppression_change = s.n
-                           or r.test_outcome is not null
-                           or not is_suppressed(r.npi, r.email))
-                    then r.email
-                  end as email offset 0
-         ) given
+         cross join ${GIVEN}
           left join webhook_deliveries d
             on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
          where r.id = ${ID}
@@ -276,24 +266,12 @@ export async function readResults(
   work: (results: readonly DataItem[]) => Promise<void>,
 ): Promise<void> {
   const statement = sql`
-    select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed",
-           given.email,
-           case when given.email is not null then r.email_type end as "emailType",
-           case when given.email is not null then r.email_last_validated_at end as "validatedAt"
+    select ${ITEM}
       from unnest(${sql.param(batchIds)}::text[]) with ordinality part (id, n)
       join batches b on b.id = part.id and b.organization_id = ${organizationId}
       join requests r on r.batch_id = b.id
      cross join suppression_changes s
-     -- Hides the email of a suppressed person, as in readBatchEnvelope.
-     cross join lateral (
-       select case
-                when r.email is not null
-                  and (r.suppression_change = s.n
-                       or r.test_outcome is not null
-                       or not is_suppressed(r.npi, r.email))
-                then r.email
-              end as email offset 0
-     ) given
+     cross join ${GIVEN}
      order by part.n, r.position`;
   await readByCursor<Item>(db, statement, FILE_PART, (items) =>
     work(items.map(dataItem)),

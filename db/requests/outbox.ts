@@ -1,4 +1,4 @@
-import { and, eq, isNull, lt, min, sql } from 'drizzle-orm';
+import { and, eq, isNull, lt, min, type SQL, sql } from 'drizzle-orm';
 import { type Database, isAhead, query, run, span } from '../client.ts';
 import { batches, requests } from '../schema.ts';
 
@@ -14,6 +14,14 @@ export interface BatchStart
   readonly batchId: string;
   readonly npis: readonly string[];
 }
+
+/** The columns of a `BatchStart`, of `batches`. */
+const BATCH_START = sql`
+  id as "batchId",
+  organization_id as "organizationId",
+  submitted_as as "submittedAs",
+  requested_type as "requestedType",
+  array(select npi from requests where batch_id = batches.id order by position) as npis`;
 
 /**
  * Claims the turn to settle overdue requests, if the next turn is due. Only one process gets the
@@ -93,15 +101,25 @@ export async function markStarted(db: Database, batchId: string): Promise<void> 
  * A bulk waits while this many earlier requests of its organization are not planned. So workers always
  * have requests of it to plan, but never many.
  */
-export const MOST_UNPLANNED = 30;
+const MOST_UNPLANNED = 30;
 
 /**
- * Tests whether the batch `earlier`, which has a request that is not planned, keeps later bulks of
- * its organization waiting. It does while it waits itself, and for a minute after its admission.
- * After that its workflow may be stuck, which must not stop the whole organization.
+ * Tests whether a bulk must wait because of the earlier requests of its organization. A batch keeps it
+ * waiting while that batch waits, too, and for a minute after its admission. After that its workflow
+ * may be stuck, which must not stop the whole organization.
+ * @param before the time of the bulk's submit, or later if it has no requests yet
  */
-export const KEEPS_WAITING = sql`coalesce(
-  earlier.admitted_at between clock_timestamp() - interval '1 minute' and clock_timestamp(), true)`;
+export function mustWait(organizationId: SQL, before: SQL): SQL {
+  return sql`exists (
+    select from requests r join batches earlier on earlier.id = r.batch_id
+     where r.organization_id = ${organizationId}
+       and r.status = 'accepted'
+       and r.accepted_at < ${before}
+       and coalesce(
+             earlier.admitted_at between clock_timestamp() - interval '1 minute'
+                                     and clock_timestamp(), true)
+    offset ${MOST_UNPLANNED - 1})`;
+}
 
 /**
  * Admits the waiting bulks that no earlier batches keep waiting.
@@ -128,23 +146,11 @@ export async function admitWaiting(
          from batches b
         where admitted_at is null
           and exists (select from turn)
-          and not exists (
-            select from requests r join batches earlier on earlier.id = r.batch_id
-             where r.organization_id = b.organization_id
-               and r.status = 'accepted'
-               and r.accepted_at < b.created_at
-               and ${KEEPS_WAITING}
-             offset ${MOST_UNPLANNED - 1})
+          and not ${mustWait(sql`b.organization_id`, sql`b.created_at`)}
         order by created_at
         limit ${limit}
           for update skip locked)
-    returning id as "batchId",
-              organization_id as "organizationId",
-              submitted_as as "submittedAs",
-              requested_type as "requestedType",
-              array(
-                select npi from requests where batch_id = batches.id order by position
-              ) as npis`;
+    returning ${BATCH_START}`;
 }
 
 /**
@@ -158,13 +164,7 @@ export async function listToStart(
   limit: number,
 ): Promise<BatchStart[]> {
   return await run<BatchStart>(db)`
-    select id as "batchId",
-           organization_id as "organizationId",
-           submitted_as as "submittedAs",
-           requested_type as "requestedType",
-           array(
-             select npi from requests where batch_id = waiting.id order by position
-           ) as npis
+    select ${BATCH_START}
       from (
         select *, row_number() over (partition by organization_id order by created_at) as place
           from batches
@@ -173,7 +173,7 @@ export async function listToStart(
                 or ${isAhead(sql`admitted_at`)})
          order by place, created_at
          limit ${limit}
-      ) waiting
+      ) batches
      order by place, created_at`;
 }
 
@@ -212,13 +212,7 @@ export async function claimUnfinished(
         order by coalesce(checked_at, started_at)
         limit ${limit}
           for update skip locked)
-    returning id as "batchId",
-              organization_id as "organizationId",
-              submitted_as as "submittedAs",
-              requested_type as "requestedType",
-              array(
-                select npi from requests where batch_id = batches.id order by position
-              ) as npis`;
+    returning ${BATCH_START}`;
 }
 
 /** Lists the requests of a batch that are not final. */

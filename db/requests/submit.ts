@@ -26,7 +26,7 @@ import {
   type KnownWindows,
 } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
-import { type BatchStart, KEEPS_WAITING, MOST_UNPLANNED } from './outbox.ts';
+import { type BatchStart, mustWait } from './outbox.ts';
 import { findStoredSandboxEmails } from './sandbox.ts';
 
 /** A parsed submit, single or bulk. */
@@ -442,12 +442,7 @@ async function insertBatch(
               ${batch.customData}, ${batch.createdAt}, ${batch.createdAt}, ${batch.deadlineAt},
               case
                 when ${batch.submittedAs} = 'single'
-                  or not exists (
-                    select from requests r join batches earlier on earlier.id = r.batch_id
-                     where r.organization_id = ${batch.organizationId}
-                       and r.status = 'accepted'
-                       and ${KEEPS_WAITING}
-                     offset ${MOST_UNPLANNED - 1})
+                  or not ${mustWait(sql`${batch.organizationId}`, sql`'infinity'`)}
                 then ${batch.createdAt}::timestamptz
               end)
       returning *

@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type Database, lasts, run, span, type Transaction } from '../client.ts';
 
 // Limits the attempts to an IP address, for hosts that have never accepted a delivery there.
@@ -44,32 +44,31 @@ export async function admitToAddresses(
     ), customer as (
       select coalesce(sandbox_of, id) as id from organizations where id = ${organizationId}
     ), own as (
-      insert into webhook_networks as n (network, customer_id, spent_until)
-      select distinct network, customer.id, clock_timestamp() + ${span(CUSTOMER_MS)}
-        from asked, customer
-       order by network
-      on conflict (network, customer_id) do update
-         set spent_until = greatest(
-               least(n.spent_until, clock_timestamp() + ${span(HOUR_MS - CUSTOMER_MS)}),
-               clock_timestamp()) + ${span(CUSTOMER_MS)}
-       where n.spent_until <= clock_timestamp() + ${span(HOUR_MS - CUSTOMER_MS)}
-          or not ${lasts(sql`n.spent_until`, HOUR_MS)}
-      returning network
+      ${countFor(sql`select distinct network, customer.id from asked, customer`, CUSTOMER_MS)}
     ), admitted as (
-      insert into webhook_networks as n (network, customer_id, spent_until)
-      select network, '', clock_timestamp() + ${span(ALL_MS)}
-        from own
-       order by network
-      on conflict (network, customer_id) do update
-         set spent_until = greatest(
-               least(n.spent_until, clock_timestamp() + ${span(HOUR_MS - ALL_MS)}),
-               clock_timestamp()) + ${span(ALL_MS)}
-       where n.spent_until <= clock_timestamp() + ${span(HOUR_MS - ALL_MS)}
-          or not ${lasts(sql`n.spent_until`, HOUR_MS)}
-      returning network
+      ${countFor(sql`select network, '' from own`, ALL_MS)}
     )
     select address from asked join admitted using (network)`;
   return rows.map(({ address }) => address);
+}
+
+/**
+ * Counts an attempt for each network that has one left, and returns those networks.
+ * @param rows selects the networks, each with the customer or an empty text
+ * @param attemptMs the time after which one attempt is given back
+ */
+function countFor(rows: SQL, attemptMs: number): SQL {
+  const mostSpent = sql`clock_timestamp() + ${span(HOUR_MS - attemptMs)}`;
+  return sql`
+    insert into webhook_networks as n (network, customer_id, spent_until)
+    select network, customer_id, clock_timestamp() + ${span(attemptMs)}
+      from (${rows}) counted (network, customer_id)
+     order by network
+    on conflict (network, customer_id) do update
+       set spent_until = greatest(least(n.spent_until, ${mostSpent}), clock_timestamp())
+                         + ${span(attemptMs)}
+     where n.spent_until <= ${mostSpent} or not ${lasts(sql`n.spent_until`, HOUR_MS)}
+    returning network`;
 }
 
 /** Reverts the count of `admitToAddresses` for these addresses, because nothing was sent. */

@@ -69,7 +69,7 @@ export async function runReconciler(
     take: () => claimWorkflowTurn(db, everyMs, namespace),
     work: () => tendWorkflows(deps, stopped),
   };
-  // Its turn is a lock of `admitWaiting`. `runTurns` tries four times per interval.
+  // Its turn is a lock of `admitWaiting`.
   const admissions = {
     take: async () => true as const,
     work: () => startAdmitted(deps, stopped),
@@ -77,7 +77,7 @@ export async function runReconciler(
   await Promise.all([
     runTurns(deps, everyMs, stopped, books),
     runTurns(deps, everyMs, stopped, workflows),
-    runTurns(deps, 4 * ADMIT_EVERY_MS, stopped, admissions),
+    runTurns(deps, ADMIT_EVERY_MS, stopped, admissions),
   ]);
 }
 
@@ -95,18 +95,17 @@ async function runTurns(
   turn: Turn,
 ): Promise<void> {
   while (!stopped.aborted) {
-    let dueAt = Number.POSITIVE_INFINITY;
+    // Another process may have the turn. If it dies, this one takes over soon.
+    let waitUntil = performance.now() + everyMs / 4;
     try {
       if ((await turn.take()) !== null) {
-        dueAt = performance.now() + everyMs;
+        waitUntil = performance.now() + everyMs;
         await turn.work();
       }
     } catch (error) {
       log.error({ err: error }, 'sweep failed, the next one tries again');
     }
-    // Tries four times per interval to claim the turn. If the process that had the last turn dies,
-    // another one then takes over soon.
-    const waitMs = Math.max(0, Math.min(dueAt - performance.now(), everyMs / 4));
+    const waitMs = Math.max(0, waitUntil - performance.now());
     await setTimeout(waitMs, null, { signal: stopped }).catch(() => {});
   }
 }

@@ -261,8 +261,30 @@ const COLUMNS =
     ',',
   );
 
+/** The cells of a line of the national file, by column. */
+export type ClinicianValues = Readonly<Record<string, string>>;
+
+/** Returns the cells of a clinician, for one group at one address. */
+export function clinicianRow(npi: string, values: ClinicianValues = {}): ClinicianValues {
+  return {
+    NPI: npi,
+    Ind_PAC_ID: '9830437451',
+    'Provider Last Name': 'THORNBURY',
+    'Facility Name': 'CEDAR VALLEY CLINIC, LLC',
+    org_pac_id: '0042000001',
+    num_org_mem: '17',
+    adr_ln_1: '12 N MAIN ST',
+    adr_ln_2: 'SUITE 200',
+    'City/Town': 'CEDAR VALLEY',
+    State: 'CO',
+    'ZIP Code': '802011234',
+    'Telephone Number': '3035550101',
+    ...values,
+  };
+}
+
 /** Formats a line of the national file like CMS. */
-export function clinicianLine(values: Readonly<Record<string, string>>): string {
+export function clinicianLine(values: ClinicianValues): string {
   return `${COLUMNS.map((column) => (/[",]/.test(values[column] ?? '') ? `"${values[column]}"` : (values[column] ?? ''))).join(',')}\n`;
 }
 

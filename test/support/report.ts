@@ -9,7 +9,7 @@ export interface TestCounts {
 const PASSED = /^ {2}[✔√] (?!\[expected fail\])/;
 /** Matches one line per failed test or hook. AVA's own total is missing if the run is interrupted. */
 const FAILED = /^ {2}[✘×] \[(?:fail|unexpected pass)\]/;
-/** Matches AVA's totals of what has no line of its own. */
+/** Matches AVA's totals of failures for which it prints no line. */
 const TOTALS = [
   /^ {2}(\d+) unhandled rejections?/,
   /^ {2}(\d+) uncaught exceptions?/,

@@ -137,7 +137,7 @@ test('a customer can send one file at a time, with all its keys together', async
   t.regex((await send()).text, /Look up 1 NPI</);
 });
 
-test('slow senders delay nobody, and the slowest gives way if there are many', async (t) => {
+test('slow senders do not delay others, and if there are many, the oldest is disconnected', async (t) => {
   const itself = await startApi();
   t.teardown(itself.stop);
   const sending = [];

@@ -3,35 +3,19 @@ import { join } from 'node:path';
 import test from 'ava';
 import type { Sql } from 'postgres';
 import { writeZip } from '../../../deploy/local/sample.ts';
-import { CLINICIAN_HEADER, clinicianLine } from '../../support/employers.ts';
+import {
+  CLINICIAN_HEADER,
+  type ClinicianValues,
+  clinicianLine,
+  clinicianRow,
+} from '../../support/employers.ts';
 import { npi, openNppesWorld, versionsOf, WRONG_NPI } from '../../support/nppes.ts';
-
-type Values = Readonly<Record<string, string>>;
-
-/** Returns a row of a clinician, for one group at one address. */
-function row(id: string, values: Values = {}): Values {
-  return {
-    NPI: id,
-    Ind_PAC_ID: '9830437451',
-    'Provider Last Name': 'THORNBURY',
-    'Facility Name': 'CEDAR VALLEY CLINIC, LLC',
-    org_pac_id: '0042000001',
-    num_org_mem: '17',
-    adr_ln_1: '12 N MAIN ST',
-    adr_ln_2: 'SUITE 200',
-    'City/Town': 'CEDAR VALLEY',
-    State: 'CO',
-    'ZIP Code': '802011234',
-    'Telephone Number': '3035550101',
-    ...values,
-  };
-}
 
 const SOLO = { 'Facility Name': '', org_pac_id: '', num_org_mem: '' };
 
 async function fileOf(
   folder: string,
-  rows: readonly Values[],
+  rows: readonly ClinicianValues[],
   name = 'DAC_NationalDownloadableFile.csv',
 ) {
   const path = join(folder, name);
@@ -50,16 +34,16 @@ const AT = ['3035550101', '12 N MAIN ST STE 200|80201'] as const;
 test('each workplace of a clinician is stored once, even without an employer group', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [
-    row(npi(1)),
+    clinicianRow(npi(1)),
     // The same workplace again, with another enrollment ID.
-    row(npi(1), { Ind_enrl_ID: 'I20040309000221' }),
-    row(npi(1), {
+    clinicianRow(npi(1), { Ind_enrl_ID: 'I20040309000221' }),
+    clinicianRow(npi(1), {
       org_pac_id: '77',
       'Facility Name': 'BIG HOSPITAL',
       num_org_mem: '1204',
     }),
-    row(npi(2), { ...SOLO, 'Telephone Number': '', adr_ln_2: '' }),
-    row(npi(3), { num_org_mem: '', 'ZIP Code': '' }),
+    clinicianRow(npi(2), { ...SOLO, 'Telephone Number': '', adr_ln_2: '' }),
+    clinicianRow(npi(3), { num_org_mem: '', 'ZIP Code': '' }),
   ]);
   t.like(await imported(path), {
     outcome: 'imported',
@@ -76,15 +60,21 @@ test('each workplace of a clinician is stored once, even without an employer gro
 
 test("a clinician file replaces its NPIs' rows; removing over 5 % of all rows needs --yes", async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t, 'clinicians');
-  await imported(await fileOf(folder, [row(npi(1)), row(npi(2)), row(npi(3))]));
+  await imported(
+    await fileOf(folder, [
+      clinicianRow(npi(1)),
+      clinicianRow(npi(2)),
+      clinicianRow(npi(3)),
+    ]),
+  );
   // The day of NPPES's data is irrelevant here.
   await sql`insert into providers (npi, entity_type, origin, as_of, row_hash)
             values (${npi(1)}, 1, 'nppes', '2099-01-01', 1), (${npi(3)}, 1, 'nppes', current_date, 1)`;
   const later = await fileOf(folder, [
-    row(npi(1), { num_org_mem: '18' }),
+    clinicianRow(npi(1), { num_org_mem: '18' }),
     // Has left the group.
-    row(npi(2), SOLO),
-    row(npi(4)),
+    clinicianRow(npi(2), SOLO),
+    clinicianRow(npi(4)),
   ]);
   const before = await storedIn(sql);
   const refused = await operator(later);
@@ -117,7 +107,7 @@ test("a clinician file replaces its NPIs' rows; removing over 5 % of all rows ne
 
 test('the same clinician file is not imported again, except with --again', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
-  const path = await fileOf(folder, [row(npi(1)), row(npi(2), SOLO)]);
+  const path = await fileOf(folder, [clinicianRow(npi(1)), clinicianRow(npi(2), SOLO)]);
   t.like(await imported(path, '--dry-run'), {
     outcome: 'rehearsed',
     files: { clinicians: { read: 2 } },
@@ -140,11 +130,11 @@ test('the same clinician file is not imported again, except with --again', async
 test('rejected clinician rows are listed with line and reason, but without names', async (t) => {
   const { folder, imported } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [
-    row(npi(1)),
-    row(WRONG_NPI),
-    row('THORNBURY'),
-    row(npi(2), { org_pac_id: 'O20040309' }),
-    row(npi(3), { num_org_mem: 'many' }),
+    clinicianRow(npi(1)),
+    clinicianRow(WRONG_NPI),
+    clinicianRow('THORNBURY'),
+    clinicianRow(npi(2), { org_pac_id: 'O20040309' }),
+    clinicianRow(npi(3), { num_org_mem: 'many' }),
   ]);
   await writeFile(path, `${await readFile(path, 'utf8')}${npi(4)},only,three\n`);
   const { files, rejects_path } = await imported(path);
@@ -214,7 +204,7 @@ test('a clinician file that lacks columns is rejected, and a folder with two fil
   t.regex(await refusal(`${CLINICIAN_HEADER.trimEnd()},org_nm`), /once: Facility Name\./);
   const two = join(folder, 'two');
   await mkdir(two);
-  for (const name of ['a.csv', 'b.csv']) await fileOf(two, [row(npi(1))], name);
+  for (const name of ['a.csv', 'b.csv']) await fileOf(two, [clinicianRow(npi(1))], name);
   t.regex(
     (await operator(two)).stderr,
     /has 2 csv files; give the path of the national file/,
@@ -223,7 +213,7 @@ test('a clinician file that lacks columns is rejected, and a folder with two fil
 
 test('a zip from the archive of clinician files is read without unpacking it', async (t) => {
   const { folder, imported } = await openNppesWorld(t, 'clinicians');
-  const content = Buffer.from(CLINICIAN_HEADER + clinicianLine(row(npi(1))));
+  const content = Buffer.from(CLINICIAN_HEADER + clinicianLine(clinicianRow(npi(1))));
   const path = join(folder, 'doctors_and_clinicians_10_2026.zip');
   await writeZip(path, [
     { name: 'DAC_NationalDownloadableFile.csv', content },

@@ -5,7 +5,11 @@ import type { Sql } from 'postgres';
 import { migrate } from '../../../../db/migrate.ts';
 import { startPostgres } from '../../../../deploy/local/postgres.ts';
 import { temporaryFolder } from '../../../support/database.ts';
-import { CLINICIAN_HEADER, clinicianLine } from '../../../support/employers.ts';
+import {
+  CLINICIAN_HEADER,
+  clinicianLine,
+  clinicianRow,
+} from '../../../support/employers.ts';
 import {
   contentOf,
   type Imported,
@@ -79,20 +83,7 @@ test.serial(
   async (t) => {
     const whole = await openNppesWorld(t, 'clinicians');
     const lines = Array.from({ length: 60_000 }, (_, n) =>
-      clinicianLine({
-        NPI: npi(n),
-        Ind_PAC_ID: '9830437451',
-        'Provider Last Name': 'THORNBURY',
-        'Facility Name': 'CEDAR VALLEY CLINIC, LLC',
-        org_pac_id: String(n % 900),
-        num_org_mem: '17',
-        adr_ln_1: '12 N MAIN ST',
-        adr_ln_2: 'SUITE 200',
-        'City/Town': 'CEDAR VALLEY',
-        State: 'CO',
-        'ZIP Code': '802011234',
-        'Telephone Number': '3035550101',
-      }),
+      clinicianLine(clinicianRow(npi(n), { org_pac_id: String(n % 900) })),
     );
     const path = join(whole.folder, 'DAC_NationalDownloadableFile.csv');
     await writeFile(path, CLINICIAN_HEADER + lines.join(''));
