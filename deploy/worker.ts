@@ -31,7 +31,6 @@ import {
   type TemporalTarget,
   temporalTarget,
 } from './temporal/client.ts';
-import { createFairnessCheck } from './temporal/fairness.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import {
@@ -184,7 +183,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   }
   workers = joined.workers;
   await heartbeat.join(version.buildId);
-  const running = { config, reverifyMs, client, db, log, target, version, leave };
+  const running = { config, reverifyMs, client, db, log, version, leave };
   await serve(running, joined, stopped, ending);
   // The connection of `client` stays open until the process exits. Some calls may still be under
   // way, and a retry of the SDK on a closed connection would crash the process.
@@ -220,7 +219,6 @@ interface Process {
   readonly client: ReturnType<typeof lazyClient>;
   readonly db: Database;
   readonly log: Logger;
-  readonly target: TemporalTarget;
   readonly version: ReturnType<typeof versionOf>;
   /** Waits for the reconciler, and stores that this worker takes no new work. */
   readonly leave: () => Promise<void>;
@@ -232,7 +230,7 @@ interface Process {
  * drains the workers.
  */
 async function serve(
-  { config, reverifyMs, client, db, log, target, version, leave }: Process,
+  { config, reverifyMs, client, db, log, version, leave }: Process,
   { workers, isVersioned }: Joined,
   stopped: Promise<void>,
   ending: AbortController,
@@ -255,8 +253,6 @@ async function serve(
   else if (!automatic)
     log.info(`to make version ${buildId} current, run: ${commandFor(version)}`);
   await Promise.race([rollout.begin(ending.signal), ended]);
-  const checkFairness = createFairnessCheck(target, taskQueue, log);
-  await Promise.race([checkFairness(), ended]);
   const place = { queue: taskQueue, namespace: client.options.namespace };
   log.info({ ...place, deployment, version: buildId }, 'worker ready');
   // The repeated calls of `keepNamespace` log only errors, because the first call has already
@@ -265,7 +261,6 @@ async function serve(
   const keep = () => keepNamespace(client, taskQueue, reverifyMs, quiet);
   void repeat('rollout', STEP_MS, loop, rollout.step);
   void repeat('namespace', KEEP_MS, loop, keep);
-  void repeat('fairness', KEEP_MS, loop, checkFairness);
   await ended;
   log.info('worker draining');
   await Promise.all([workers.stop(), leave()]);

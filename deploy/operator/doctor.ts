@@ -25,8 +25,6 @@ const SHOWN = 3;
 const NOT_SET = 'Workflows were not checked: TEMPORAL_ADDRESS is not set.';
 const NOT_NOTED =
   'The metrics of the doctor still show its last run: PostgreSQL takes no writes.';
-const FAIRNESS_UNKNOWN =
-  'Temporal does not show whether fairness is on: see "Fairness" in deploy/operations.md.';
 
 interface DoctorOptions extends ChangedBy {
   readonly fix?: true;
@@ -156,8 +154,9 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   // client takes longer than running a command that does not need it.
   const { lazyClient, messageOf, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  const { checkFairness, checkLostBatches, checkWorkers, checkWorkflows, unreachable } =
-    await import('../temporal/doctor.ts');
+  const { checkLostBatches, checkWorkers, checkWorkflows, unreachable } = await import(
+    '../temporal/doctor.ts'
+  );
   const { taskQueue, temporalEnvironment } = config;
   const target = temporalTarget(temporalEnvironment);
   const client = lazyClient(target);
@@ -171,9 +170,7 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
       await checkLostBatches(db, client, taskQueue),
       workers,
     ];
-    const fairness = await checkFairness(target, taskQueue);
-    if (fairness === null) return { checks, notes: [FAIRNESS_UNKNOWN] };
-    return { checks: [...checks, fairness], notes: [] };
+    return { checks, notes: [] };
   } catch (error) {
     // An error of Temporal becomes a finding and does not end the command, so that the findings in
     // PostgreSQL are still printed.

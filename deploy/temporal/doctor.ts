@@ -8,15 +8,8 @@ import {
 } from '../../db/doctor/check.ts';
 import { listUnknownBatches, listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
-import { queuesOf, WORKFLOWS } from '../../workflows/messages.ts';
-import {
-  describeRun,
-  inTime,
-  isRunning,
-  onOurQueues,
-  type TemporalTarget,
-} from './client.ts';
-import { fairnessOf } from './fairness.ts';
+import { WORKFLOWS } from '../../workflows/messages.ts';
+import { describeRun, inTime, isRunning, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
 /** The number of concurrent calls that describe a workflow. */
@@ -118,25 +111,6 @@ export async function checkLostBatches(
   await compare(page);
   const examples = [...lost].sort();
   return resultOf('batch_lost', { findings: examples.length, examples });
-}
-
-/**
- * Checks whether Temporal's task queue is fair, which means that organizations take turns. Returns
- * null if the server does not reveal that.
- */
-export async function checkFairness(
-  target: TemporalTarget,
-  taskQueue: string,
-): Promise<CheckResult | null> {
-  const fairness = await fairnessOf(target, taskQueue);
-  switch (fairness) {
-    case 'unknown':
-      return null;
-    case 'off':
-      return found('fairness_off', [queuesOf(taskQueue).enrichment]);
-    case 'on':
-      return found('fairness_off', []);
-  }
 }
 
 /**
