@@ -34,15 +34,15 @@ The code fits the history of a run if the code, replayed with the history, makes
 
 With ids or --file, the command also prints what happened in each run: its decisions, calls, and failures.
 
-With --since, --failed, or --query, it prints a table. A run that does not fit but is pinned to another build is counted
+With --since, --failed, or --query, it prints a table, and the last events of runs that do not fit. A run that does not fit but is pinned to another build is counted
 under "need not", because only workers of that build continue it. Then the command asks whether you meant to change that
 workflow. If you did, go on. This does not apply to a run in which the code throws an error or does not end, because the
 code would do the same in new runs.
 
 The command stops at the first run whose replay does not end within --timeout.
 
-With --inspect, the command waits for a debugger, and stops where the code handles that event, or the next one if the code
-does not handle that one.
+With --inspect, the command waits for a debugger. It stops when the workflows are loaded, so that you can set breakpoints,
+or choose to pause on exceptions.
 
 Required settings: none with --file, otherwise TEMPORAL_ADDRESS and TASK_QUEUE. DATABASE_URL is required for the id of a
 request that was final at its submit: such a request has no run, so its batch is replayed. See deploy/env.example, and
@@ -70,15 +70,24 @@ interface Options {
   readonly timeout: number;
   readonly all?: true;
   readonly bundle?: string;
-  readonly inspect?: number;
+  readonly inspect?: true;
 }
 
 /** A run that does not fit, and that only workers of another build continue. */
 interface Remaining {
   readonly workflow: string;
-  readonly workflowId: string;
   readonly build: string;
-  readonly misfit: string;
+  /** The description of the run. */
+  readonly text: string;
+}
+
+/** The number of events that are printed for a run that does not fit. */
+const LAST_EVENTS = 5;
+
+/** Describes a run that does not fit, with its last events. */
+function misfitText({ run, misfit }: Checked): string {
+  const last = storyOf(run).slice(-LAST_EVENTS);
+  return [`${run.workflowId} ${misfit}`, ...last].join('\n');
 }
 
 /** Counts runs by workflow type and by whether they fit the code. */
@@ -100,9 +109,9 @@ class Tally {
   }
 
   /** Counts a run. Returns whether it fits, and if not, whether it has to. */
-  add({ run, misfit, throws }: Checked): 'fit' | 'doNot' | 'needNot' {
-    const fate = this.fateOf(run, misfit, throws);
-    const count = this.counts.find(({ workflow }) => workflow === run.type);
+  add(one: Checked): 'fit' | 'doNot' | 'needNot' {
+    const fate = this.fateOf(one);
+    const count = this.counts.find(({ workflow }) => workflow === one.run.type);
     if (count) {
       count.runs += 1;
       count[fate] += 1;
@@ -110,12 +119,12 @@ class Tally {
     return fate;
   }
 
-  private fateOf(run: Run, misfit: string | null, throws: boolean) {
+  private fateOf(one: Checked) {
+    const { run, misfit, throws } = one;
     if (misfit === null) return 'fit';
     const build = this.mustAllFit ? null : pinnedTo(run);
     if (throws || build === null || build === this.buildId) return 'doNot';
-    const { type: workflow, workflowId } = run;
-    this.remaining.push({ workflow, workflowId, build, misfit });
+    this.remaining.push({ workflow: run.type, build, text: misfitText(one) });
     return 'needNot';
   }
 }
@@ -131,14 +140,14 @@ await main(
     requireOneSource(ids, options, command);
     // Exits at once, because an interrupted replay has no result.
     void stopped.then(() => process.exit(1));
-    const { file, bundle = null, inspect = null } = options;
+    const { file, bundle = null, inspect: isDebugged = false } = options;
     const config = loadReplayConfig();
     const ui = temporalUi();
     const { code } = await loadBundle(bundle);
     const runs =
       file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
     const limitMs = options.timeout * 1000;
-    const checked = replayInChild({ code, stopAt: inspect, limitMs }, runs);
+    const checked = replayInChild({ code, isDebugged, limitMs }, runs);
     if (selectsRuns(options)) await printSelected(config, code, checked, options);
     else await printNamed(checked, ui);
   },
@@ -176,11 +185,7 @@ await main(
         '--bundle <FILE>',
         'the file from "npm run bundle"; default: the code in this folder',
       )
-      .option(
-        '--inspect <EVENT>',
-        'stop in a debugger at the event with this number',
-        integer(1, 1_000_000),
-      ),
+      .option('--inspect', 'stop in a debugger before the replay'),
 );
 
 /** Returns true if the options select runs by a filter, and not by ids or a file. */
@@ -232,12 +237,11 @@ async function printSelected(
   const tally = new Tally(buildId, options.all ?? false);
   let isStopped = false;
   for await (const one of checked) {
-    const { run, misfit, hangs } = one;
     if (tally.add(one) === 'doNot') {
       process.exitCode = 3;
-      print(`${run.workflowId} ${misfit}\n`);
+      print(`${misfitText(one)}\n`);
     }
-    isStopped = hangs;
+    isStopped = one.hangs;
     if (isStopped) break;
   }
   const { counts } = tally;
@@ -266,7 +270,7 @@ function questionAbout(
   const [example] = remaining;
   return [
     `did you mean to change ${workflow}? ${remaining.length} of its ${runs} runs no longer fit, for example:`,
-    `${example?.workflowId} ${example?.misfit}`,
+    example?.text,
     `if you did, go on: these runs end on their builds (${builds.join(', ')}); if not, do not release`,
   ].join('\n');
 }

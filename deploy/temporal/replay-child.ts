@@ -1,14 +1,15 @@
 import { on } from 'node:events';
 import inspector from 'node:inspector';
-import { Worker } from 'node:worker_threads';
+import { Worker as Thread } from 'node:worker_threads';
+import { ReplayError, Worker } from '@temporalio/worker';
 import { pino } from 'pino';
 import { OperatorProblem } from '../../db/errors.ts';
 import type { Run } from './history.ts';
-import { replay } from './replay.ts';
 import type { ChildMessage, ChildOptions } from './replay-process.ts';
-import { installRuntime } from './workers.ts';
+import { installRuntime, SOURCE_MAP } from './workers.ts';
 
-// The child process that replays runs for `replayInChild`.
+// The child process that replays runs for `replayInChild`. The SDK detects when the code does not
+// repeat the commands in a history.
 
 /**
  * Ends this process when its parent has ended, even while a workflow loops. Only another thread can
@@ -19,20 +20,43 @@ const GUARD = `
   setInterval(() => process.ppid === parent || process.kill(process.pid, 'SIGKILL'), 1000);
 `;
 
-new Worker(GUARD, { eval: true }).unref();
+new Thread(GUARD, { eval: true }).unref();
 // This process reads no settings, so that only its parent reports a wrong one.
 installRuntime(pino({ level: 'silent' }));
 const messages = on(process, 'message');
-const { code, stopAt } = await next<ChildOptions>();
-if (stopAt !== null) inspector.open(undefined, undefined, true);
+const options = await next<ChildOptions>();
+if (options.isDebugged) inspector.open(undefined, undefined, true);
 send({ misfit: null, throws: false });
 try {
-  for await (const { misfit, throws } of replay(code, runs(), stopAt)) {
-    send({ misfit, throws });
+  const workflowBundle = { code: codeOf(options) };
+  for await (const { error } of Worker.runReplayHistories({ workflowBundle }, runs())) {
+    const misfit = error === undefined ? null : `does not fit: ${reasonOf(error)}`;
+    send({ misfit, throws: error instanceof ReplayError });
   }
 } catch (error) {
   if (error instanceof OperatorProblem) send({ problem: error.message });
   else send({ error: error as Error });
+}
+
+/**
+ * Returns the code to replay. With a debugger, it stops when the workflows are loaded, so that
+ * breakpoints can be set in them.
+ * @throws {OperatorProblem} if the code is not a bundle of workflows
+ */
+function codeOf({ code, isDebugged }: ChildOptions): string {
+  if (!SOURCE_MAP.test(code)) {
+    throw new OperatorProblem(
+      'this file is not a bundle of workflows: "npm run bundle -- FILE" writes one',
+    );
+  }
+  if (!isDebugged) return code;
+  // Before the source map, so that all lines keep their numbers.
+  return code.replace(SOURCE_MAP, (map) => `debugger;\n${map}`);
+}
+
+/** Returns the SDK's message without the protocol messages around it. */
+function reasonOf({ message }: Error): string {
+  return /message: "((?:[^"\\]|\\.)*)"/.exec(message)?.[1] ?? message;
 }
 
 async function* runs(): AsyncGenerator<Run> {

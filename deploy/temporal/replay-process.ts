@@ -4,7 +4,6 @@ import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { OperatorProblem } from '../../db/errors.ts';
 import type { Run } from './history.ts';
-import type { Replayed } from './replay.ts';
 
 // Replays runs in a child process (replay-child.ts). An endless loop in a workflow blocks the thread
 // that replays it, and with it all timers and signal handlers of that process. Only another process
@@ -16,17 +15,25 @@ const CHILD = fileURLToPath(new URL('replay-child.ts', import.meta.url));
 export interface ChildOptions {
   /** The bundle of the workflows. */
   readonly code: string;
-  /** The event at which a debugger stops, or null. */
-  readonly stopAt: number | null;
+  /** True if the child waits for a debugger, which stops when the workflows are loaded. */
+  readonly isDebugged: boolean;
+}
+
+interface Replayed {
+  /** The SDK's message if the code does not fit the history, or null if it does. */
+  readonly misfit: string | null;
+  /** True if the code threw an error that failed the workflow task, which is a bug. */
+  readonly throws: boolean;
 }
 
 /** The child's response to a run. */
 export type ChildMessage =
-  | Pick<Replayed, 'misfit' | 'throws'>
+  | Replayed
   | { readonly problem: string }
   | { readonly error: Error };
 
 export interface Checked extends Replayed {
+  readonly run: Run;
   /** True if the replay did not end. Such a run has a misfit. */
   readonly hangs: boolean;
 }
@@ -34,19 +41,19 @@ export interface Checked extends Replayed {
 /**
  * Replays runs one after the other in a child process. If the replay of a run does not end, its
  * process is killed, and the next run gets a new one.
- * @param options.limitMs the longest time for one run. It does not apply with `stopAt`.
+ * @param options.limitMs the longest time for one run. It does not apply with `isDebugged`.
  * @throws {OperatorProblem} if `options.code` is not a bundle
  */
 export async function* replayInChild(
   options: ChildOptions & { readonly limitMs: number },
   runs: AsyncIterable<Run> | Iterable<Run>,
 ): AsyncGenerator<Checked> {
-  const { code, stopAt } = options;
-  const limitMs = stopAt === null ? options.limitMs : null;
+  const { code, isDebugged } = options;
+  const limitMs = isDebugged ? null : options.limitMs;
   let replayer: Replayer | null = null;
   try {
     for await (const run of runs) {
-      replayer ??= await Replayer.start({ code, stopAt });
+      replayer ??= await Replayer.start({ code, isDebugged });
       const checked = await replayer.check(run, limitMs);
       yield checked;
       if (!checked.hangs) continue;
@@ -109,7 +116,7 @@ class Replayer {
 function hanging(run: Run, end: string): Checked {
   const misfit = [
     `does not fit: its replay ${end}`,
-    '  the code probably has an endless loop: run it with --inspect 1, and pause the debugger',
+    '  the code probably has an endless loop: run it with --inspect, and pause the debugger',
   ].join('\n');
   return { run, misfit, throws: true, hangs: true };
 }

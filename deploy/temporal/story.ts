@@ -65,7 +65,7 @@ function joined(
  * 2000000010)`.
  * @param earlier the event that scheduled or started this one, or the event itself if there isn't one
  */
-export function titleOf({ name }: HistoryEvent, earlier: HistoryEvent): string {
+function titleOf({ name }: HistoryEvent, earlier: HistoryEvent): string {
   const { workflowId, summary } = earlier;
   const type = typeOf(earlier);
   const title = joined([name, type, workflowId], ' ');

@@ -8,7 +8,6 @@ import test from 'ava';
 import { onOurQueues } from '../../../deploy/temporal/client.ts';
 import { fetchRun, parseRun } from '../../../deploy/temporal/history.ts';
 import { reverifyScheduleId } from '../../../deploy/temporal/namespace.ts';
-import { replay as replayRuns } from '../../../deploy/temporal/replay.ts';
 import { fresh, temporaryFolder, testSetting } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { bundleWithBug, PLANTED } from '../../support/planted.ts';
@@ -159,78 +158,42 @@ test.serial(
   },
 );
 
-/** Returns the first difference between a bundle and a run, as in the last lines of the output. */
-async function misfitOf(id: string, bundle: string): Promise<string> {
-  const run = await fetchRun(stack.client, id);
-  for await (const { misfit } of replayRuns(
-    await readFile(bundle, 'utf8'),
-    run ? [run] : [],
-  ))
-    return misfit ?? 'fits';
-  return 'nothing';
-}
-
 test.serial(
-  'replay reports the event and the line where the code departs from a recorded run',
+  "replay prints the SDK's message where the code contradicts a run",
   async (t) => {
     const lookup = both.requests[1]?.request_id ?? '';
-    const again = await changed(
-      'again',
-      'of plan.sources)',
-      'of [...plan.sources, ...plan.sources])',
-    );
-    const asks = await lineOf('workflows/lookup.ts', 'activities.askVendor(');
-    // An additional step displaces the expected one.
-    t.regex(
-      await misfitOf(lookup, again),
-      new RegExp(
-        '^does not fit at event 12: MarkerRecorded settleRequest\n' +
-          ` {2}the code does not do that, after ActivityTaskScheduled askVendor rocketreach, at ${asks} < .*\n {2}\\[TMPRL1100\\] `,
-      ),
-    );
-    // A different step in the same place.
-    const id = await changed(
-      'id',
-      'workflowId: requestId,',
-      "workflowId: 'x' + requestId,",
-    );
-    const starts = await lineOf('workflows/batch.ts', 'await executeChild(lookUpEmail');
-    t.regex(
-      await misfitOf(both.batch_id, id),
-      new RegExp(
-        '^does not fit at event 6: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+ \\(NPI \\d+\\)\n' +
-          ` {2}the code does StartChildWorkflowExecutionInitiated lookUpEmail xreq_\\w+, at ${starts} < `,
-      ),
-    );
-    // A missing step.
-    const gone = await changed(
-      'gone',
-      "if (status !== 'completed')",
-      'if (status === null)',
-    );
-    const settles = await lineOf(
-      'workflows/lookup.ts',
-      'return named(await findEmail(request))',
-    );
-    t.regex(
-      await misfitOf(lookup, gone),
-      new RegExp(
-        '^does not fit at event 13: UpsertWorkflowSearchAttributes\n' +
-          ` {2}the code does WorkflowExecutionCompleted, after MarkerRecorded settleRequest, at .* < ${settles}\n`,
-      ),
-    );
+    const again = 'of [...plan.sources, ...plan.sources])';
+    const id = "workflowId: 'x' + requestId,";
+    const cases = [
+      [lookup, 'of plan.sources)', again, 'Missing associated machine for LocalActivity'],
+      [
+        both.batch_id,
+        'workflowId: requestId,',
+        id,
+        'Child workflow id .* does not match',
+      ],
+      [
+        lookup,
+        "if (status !== 'completed')",
+        'if (status === null)',
+        'Complete workflow machine does not handle this event: .*UpsertWorkflowSearchAttr',
+      ],
+    ] as const;
+    for (const [index, [run, from, to, message]] of cases.entries()) {
+      const bundle = await changed(`misfit-${index}`, from, to);
+      const { code, stdout } = await replay([run, '--bundle', bundle]);
+      t.is(code, 3);
+      const end = `WorkflowExecutionCompleted: .*\\ndoes not fit: \\[TMPRL1100\\] .*${message}.*\\n$`;
+      t.regex(stdout, new RegExp(end));
+    }
     const broken = await changed(
-      'broken',
+      'thrown',
       'const inbox = [];',
       'const inbox = []; null.x();',
     );
-    const throws = await lineOf('workflows/batch.ts', 'const inbox: News[] = [];');
-    t.regex(
-      await misfitOf(both.batch_id, broken),
-      new RegExp(
-        `\n {2}the code throws TypeError, at ${throws}( < .*)?\n {2}Cannot read properties of null`,
-      ),
-    );
+    const { code, stdout } = await replay([both.batch_id, '--bundle', broken]);
+    t.is(code, 3);
+    t.regex(stdout, /\ndoes not fit: Cannot read properties of null \(reading 'x'\)\n$/);
   },
 );
 
@@ -354,14 +317,14 @@ test.serial(
       others.stdout,
       new RegExp(
         '\\n\\ndid you mean to change enrichBatch\\? 4 of its 4 runs no longer fit, for example:\\n' +
-          'bat_\\w+ does not fit at event 5: .*\\n {2}the code .*\\n.*\\n' +
+          'bat_\\w+ does not fit: \\[TMPRL1100\\] .*\\n( +\\d+ .*\\n){1,5}' +
           'if you did, go on: these runs end on their builds \\([0-9a-f]{12}\\); if not, do not release\\n$',
       ),
     );
     t.is(others.stdout.match(/did you mean/g)?.length, 1);
     const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
     t.deepEqual(
-      [all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length],
+      [all.code, all.stdout.match(/^bat_\w+ does not fit: \[/gm)?.length],
       [3, 4],
     );
 
@@ -373,7 +336,7 @@ test.serial(
     const gate = await replay(['--since', '1h', '--bundle', delivery]);
     t.is(gate.code, 3);
     t.true(
-      gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `),
+      gate.stdout.startsWith(`${deliveryId} does not fit: [TMPRL1100] `),
       gate.stdout,
     );
   },
@@ -385,8 +348,7 @@ test.serial(
     const bundle = await bundleWithBug(folder, 'enrichBatch');
     const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
     t.is(code, 3, stdout);
-    t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 4, stdout);
-    t.regex(stdout, /\n {2}the code throws TypeError, at workflows\/batch\.ts:\d+/);
+    t.is(stdout.match(/^bat_\w+ does not fit: /gm)?.length, 4, stdout);
     t.regex(stdout, PLANTED);
     t.regex(stdout, /^enrichBatch +4 +0 +4 +0$/m);
   },
@@ -479,7 +441,7 @@ test.serial(
     for (const args of [
       [],
       ['bat_x', '--failed'],
-      ['--inspect', '3', '--failed'],
+      ['--inspect', '--failed'],
       ['--since', 'soon'],
     ]) {
       const { code, stdout, stderr } = await replay(args);
@@ -537,32 +499,24 @@ test.serial(
   },
 );
 
-for (const [where, eventOf, text] of [
-  [
-    'at the code that causes the given event',
-    'ActivityTaskScheduled askVendor',
-    'activities.askVendor(',
-  ],
-  [
-    'at the code that handles the given event',
-    'ActivityTaskTimedOut askVendor',
-    'reason: reasonOf(request, missing)',
-  ],
-] as const) {
-  test.serial(`the debugger of replay --inspect stops ${where}`, async (t) => {
-    const { stdout } = await replay([alone]);
-    const event = new RegExp(`^ +(\\d+) .* ${eventOf}`, 'm').exec(stdout)?.[1] ?? '';
-    const debugged = await debug([alone, '--inspect', event]);
-    t.deepEqual([debugged.code, debugged.stops], [0, 1]);
-    t.is(debugged.lines[0], await lineOf('workflows/lookup.ts', text));
-  });
-}
+test.serial(
+  'the debugger of replay --inspect stops before the workflows run',
+  async (t) => {
+    const { code, stops, lines } = await debug(
+      [alone, '--inspect'],
+      'activities.askVendor(',
+    );
+    t.deepEqual([code, stops], [0, 2]);
+    t.is(lines[0], await lineOf('workflows/lookup.ts', 'activities.askVendor('));
+  },
+);
 
 /**
- * Replays with a debugger attached, like an editor.
+ * Replays with a debugger attached, like an editor. At the first stop, it sets a breakpoint.
+ * @param breakpoint a text in the line of the breakpoint
  * @returns the number of stops, and the lines of workflow code that were running at the last stop
  */
-async function debug(args: readonly string[]) {
+async function debug(args: readonly string[], breakpoint: string) {
   const {
     command,
     args: all,
@@ -587,15 +541,25 @@ async function debug(args: readonly string[]) {
     id += 1;
     socket?.send(JSON.stringify({ id, method, params }));
   };
+  let scriptId = '';
   socket.addEventListener('message', ({ data }) => {
     const { method, params, result } = JSON.parse(String(data));
     if (method === 'Debugger.paused') {
       seen.stops += 1;
-      const [{ callFrameId }] = params.callFrames;
-      ask('Debugger.evaluateOnCallFrame', {
-        callFrameId,
-        expression: 'new Error().stack',
-      });
+      const [{ callFrameId, location }] = params.callFrames;
+      scriptId = location.scriptId;
+      if (seen.stops === 1) {
+        ask('Debugger.searchInContent', { scriptId, query: breakpoint });
+      } else {
+        ask('Debugger.evaluateOnCallFrame', {
+          callFrameId,
+          expression: 'new Error().stack',
+        });
+      }
+    } else if (result?.result?.[0]) {
+      const [{ lineNumber }] = result.result;
+      ask('Debugger.setBreakpoint', { location: { scriptId, lineNumber } });
+      ask('Debugger.resume');
     } else if (typeof result?.result?.value === 'string') {
       seen.lines = [...result.result.value.matchAll(/workflows\/[\w-]+\.ts:\d+/g)].map(
         ([line]) => line,
