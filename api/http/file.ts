@@ -22,6 +22,7 @@ export type Send = (text: string) => Promise<void>;
  * error response. A later error ends the connection, so that a client cannot take a part
  * for the whole file.
  * @param name the parameter `filename` or `filename*` of the header `Content-Disposition`
+ * @param withinMs the time after which the connection of a slow client is closed
  * @throws {ApiError} 429 if the customer has a file in progress, or if too many customers have; any
  * error of `read`
  */
@@ -30,11 +31,12 @@ export async function sendFile(
   h: ResponseToolkit,
   name: string,
   read: (send: Send) => Promise<void>,
+  withinMs = FILE_MS,
 ): Promise<ResponseObject> {
   const place = enter(request);
   const file = new PassThrough();
   const gone = new AbortController();
-  const timer = setTimeout(() => request.raw.res.destroy(), FILE_MS);
+  const timer = setTimeout(() => request.raw.res.destroy(), withinMs);
   const over = new Promise<void>((resolve) => whenOver(request, resolve)).then(() => {
     clearTimeout(timer);
     gone.abort();

@@ -1,5 +1,8 @@
-import test from 'ava';
+import { server as hapiServer } from '@hapi/hapi';
+import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
+import { type Send, sendFile } from '../../api/http/file.ts';
+import { createQueues } from '../../api/http/turn-queue.ts';
 import { adjustCredits } from '../../db/accounts/credits.ts';
 import { run } from '../../db/client.ts';
 import { fresh } from '../support/database.ts';
@@ -335,3 +338,61 @@ test.serial(
     file.abort();
   },
 );
+
+/** Serves an endless file, which clients have only a moment to read. */
+async function serveEndlessFile(t: ExecutionContext) {
+  const customerId = 'customer';
+  const caller = {
+    organizationId: customerId,
+    customerId,
+    keyId: '',
+    requestsPerMinute: 1,
+  };
+  const queues = createQueues(5);
+  const { promise: ended, resolve: end } = Promise.withResolvers<void>();
+  const read = async (send: Send) => {
+    try {
+      for (;;) await send('x'.repeat(100_000));
+    } finally {
+      end();
+    }
+  };
+  const server = hapiServer({ host: '127.0.0.1' });
+  t.teardown(() => server.stop({ timeout: 0 }));
+  server.app.queues = queues;
+  server.route({
+    method: 'GET',
+    path: '/',
+    handler: (request, h) => {
+      request.app.caller = caller;
+      return sendFile(request, h, 'filename="a.csv"', read, 100);
+    },
+  });
+  await server.start();
+  const isFree = async () => {
+    try {
+      return queues.files.enter(customerId);
+    } catch {
+      return null;
+    }
+  };
+  return { url: server.info.uri, ended, isFree };
+}
+
+test('a client that reads nothing of a file is disconnected and can read another', async (t) => {
+  const { url, ended, isFree } = await serveEndlessFile(t);
+  const client = async () => {
+    const response = await fetch(url);
+    await ended;
+    await response.text();
+  };
+  await t.throwsAsync(client);
+  t.truthy(await eventually(isFree));
+});
+
+test('a client that reads too slowly is disconnected and can read another', async (t) => {
+  const { url, isFree } = await serveEndlessFile(t);
+  const client = async () => (await fetch(url)).text();
+  await t.throwsAsync(client);
+  t.truthy(await eventually(isFree));
+});
