@@ -16,6 +16,7 @@ import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
   eventually,
+  type Organization,
   openOrganization,
   openTestKey,
   RETENTION,
@@ -23,6 +24,7 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
+import { startedUpload } from '../support/uploads.ts';
 
 const { db, sql } = freshDatabase(test);
 const DAY = 86_400_000;
@@ -206,6 +208,19 @@ test('submits of a sandbox are deleted after 30 days, and its balance stays righ
     const command = submitCommand(sandbox, { npis: [npi], outcomes: [outcome], webhook });
     return acceptedIds(await submit(db, command, RULES)).batchId;
   };
+  /** Adds an upload that has submitted this batch. */
+  const uploaded = async (owner: Organization, batchId: string) => {
+    const uploadId = await startedUpload(db, owner, [NPI]);
+    await sql`update upload_parts set batch_id = ${batchId} where upload_id = ${uploadId}`;
+  };
+  const countRows = async ({ organizationId: owner }: Organization) => {
+    const [counts] = await sql`
+      select (select count(*)::int from requests where organization_id = ${owner}) as requests,
+             (select count(*)::int from ledger_entries where organization_id = ${owner}) as entries,
+             (select count(*)::int from entitlements where organization_id = ${owner}) as entitlements,
+             (select count(*)::int from uploads where organization_id = ${owner}) as uploads`;
+    return counts;
+  };
   /** Makes all rows of the database older. */
   const age = (days: number) =>
     sql.begin(async (tx) => {
@@ -217,19 +232,26 @@ test('submits of a sandbox are deleted after 30 days, and its balance stays righ
       await tx`update entitlements set charged_at = charged_at - ${by}`;
       await tx`update daily_usage set day = day - ${days}::int`;
     });
-  const kept = submitCommand(live, { npis: [NPI] });
-  const { batchId: liveBatch } = acceptedIds(await submit(db, kept, RULES));
+  await storeEmail(db, {
+    ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
+    lastValidatedAt: new Date(),
+  });
+  const paid = submitCommand(live, { npis: [NPI] });
+  await uploaded(live, acceptedIds(await submit(db, paid, RULES)).batchId);
   const first = await tried('2000000010', 'stored', {
     url: 'https://hooks.example/',
     mode: 'real-time',
   });
   await logAttempt(db, (await deliveriesOf(first))[0] ?? '', 200, 'delivered');
+  await uploaded(sandbox, first);
   await tried('2000000028', 'not_found');
   await age(1);
   t.is((await settleOverdue(db, { organizationId, limit: 10 })).length, 1);
-  await settleOverdue(db, { organizationId: live.organizationId, limit: 10 });
   await tried('2000000036', 'stored');
   const funded = await balanceOf(db, organizationId);
+  const ofLive = { requests: 1, entries: 3, entitlements: 1, uploads: 1 };
+  t.deepEqual(await countRows(live), ofLive);
+  t.like(await countRows(sandbox), { requests: 3, entitlements: 2, uploads: 1 });
   t.like(funded, { used: 2, held: 0 });
 
   /** Deletes, and returns what is left of the sandbox. */
@@ -270,6 +292,7 @@ test('submits of a sandbox are deleted after 30 days, and its balance stays righ
   });
   t.is(await findEnvelope(db, { organizationId, batchId: first }), null);
   t.deepEqual(await deliveriesOf(first), []);
+  t.like(await countRows(sandbox), { requests: 2, entitlements: 1, uploads: 0 });
   // The charged request is deleted, so the same NPI is paid for again.
   const paidAgain = await tried('2000000010', 'stored');
   const found = await findEnvelope(db, { organizationId, batchId: paidAgain });
@@ -282,8 +305,22 @@ test('submits of a sandbox are deleted after 30 days, and its balance stays righ
   });
   const replayed = await findEnvelope(db, { organizationId, batchId: replay });
   t.like(replayed?.items[0], { replayed: true });
-  const { organizationId: owner } = live;
-  t.truthy(await findEnvelope(db, { organizationId: owner, batchId: liveBatch }));
+  t.deepEqual(await countRows(live), ofLive, 'old rows of live organizations stay');
+});
+
+test('each run deletes at most 500 submits of sandboxes', async (t) => {
+  await using database = await openTestDatabase();
+  const { db, sql } = database;
+  const sandbox = await openTestKey(db, await openOrganization(db, 0));
+  await sql.begin(async (tx) => {
+    await tx`set local session_replication_role = replica`;
+    await tx`insert into batches (id, organization_id, submitted_as, requested_type, total, completed_count, created_at, updated_at, deadline_at)
+      select 'bat_' || n, ${sandbox.organizationId}, 'single', 'any', 1, 1, now() - interval '32 days', now(), now() from generate_series(1, 501) n`;
+  });
+  await forgetOld(db, RETENTION);
+  t.is((await sql`select from batches`).length, 1);
+  await forgetOld(db, RETENTION);
+  t.is((await sql`select from batches`).length, 0);
 });
 
 test('retention uses indexes on all large tables', async (t) => {
