@@ -7,9 +7,9 @@ import {
   type Page,
   type Period,
   query,
-  readByCursor,
   run,
 } from '../client.ts';
+import { readByCursor } from '../cursor.ts';
 import { ledgerEntries } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 

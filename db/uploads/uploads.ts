@@ -13,7 +13,8 @@ import {
   type SQL,
   sql,
 } from 'drizzle-orm';
-import { type Database, only, query, readByCursor, run } from '../client.ts';
+import { type Database, only, query, run } from '../client.ts';
+import { readByCursor } from '../cursor.ts';
 import { newId } from '../ids.ts';
 import { batches, uploadParts, uploads } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
