@@ -97,7 +97,8 @@ export function openDatabase(options: DatabaseOptions): Database {
   const { url, poolSize, deadlineMs = CLIENT_DEADLINE_MS, secretKeys = [] } = options;
   const settings = {
     max: poolSize,
-    connect_timeout: 5,
+    // In seconds. A second attempt fits into the deadline.
+    connect_timeout: deadlineMs / 2000,
     // Waits at most 2 s between two attempts, so that the pool reconnects soon after PostgreSQL is
     // back.
     backoff: (retries: number) => Math.min(2, 0.1 * 2 ** retries),

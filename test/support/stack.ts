@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { Client, Connection } from '@temporalio/client';
+import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client';
 import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { and, eq, isNull } from 'drizzle-orm';
 import type { VendorSource } from '../../activities/deps.ts';
@@ -52,6 +52,7 @@ import {
 } from './database.ts';
 import {
   createCaller,
+  eventually,
   type Organization,
   openOrganization,
   openTestKey,
@@ -145,7 +146,7 @@ const logOf = (onLog: ApiOptions['onLog']) =>
  */
 export async function startApi(options: ApiOptions = {}) {
   const {
-    deadlineMs,
+    deadlineMs = BUSY_MS,
     poolSize = 20,
     onLog,
     temporalAddress,
@@ -158,7 +159,7 @@ export async function startApi(options: ApiOptions = {}) {
   const open = (
     url: string,
     applicationName: string,
-    rest: { readonly deadlineMs?: number; readonly secretKeys?: readonly SecretKey[] },
+    rest: { readonly deadlineMs: number; readonly secretKeys?: readonly SecretKey[] },
   ) => {
     const db = openDatabase({ url, poolSize, applicationName, ...rest });
     opened.defer(() => db.close());
@@ -168,11 +169,7 @@ export async function startApi(options: ApiOptions = {}) {
     secretKeys: SECRET_KEYS,
     deadlineMs: BUSY_MS,
   });
-  const itsDb = open(
-    asRole(databaseUrl, 'api'),
-    'test api',
-    deadlineMs === undefined ? {} : { deadlineMs },
-  );
+  const itsDb = open(asRole(databaseUrl, 'api'), 'test api', { deadlineMs });
   const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
@@ -281,6 +278,7 @@ export async function startStack(options: StackOptions = {}) {
     poolSize: 24,
     applicationName: 'test worker',
     secretKeys: SECRET_KEYS,
+    deadlineMs: BUSY_MS,
   });
   opened.defer(() => workerDb.close());
   if (allSources) await importSample(databaseUrl, dir);
@@ -388,6 +386,11 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => api.stop());
   if (!elsewhere) await startWorker();
   const running = opened.move();
+  const reconcile = async () => {
+    const signal = new AbortController().signal;
+    const refunded = await keepBooks({ ...deps, control }, signal);
+    return { refunded, ...(await tendWorkflows({ ...deps, control }, signal)) };
+  };
 
   return {
     ...api,
@@ -417,10 +420,18 @@ export async function startStack(options: StackOptions = {}) {
     },
     startWorker,
     /** Runs one round of the reconciler, and returns the counts of its work. */
-    async reconcile() {
-      const signal = new AbortController().signal;
-      const refunded = await keepBooks({ ...deps, control }, signal);
-      return { refunded, ...(await tendWorkflows({ ...deps, control }, signal)) };
+    reconcile,
+    /** Returns the workflow of a batch. If the submit could not start it in time, starts it. */
+    async batchWorkflow(batchId: string) {
+      const handle = client.workflow.getHandle(batchId);
+      await eventually(async () => {
+        const isThere = await handle.describe().catch((error) => {
+          if (!(error instanceof WorkflowNotFoundError)) throw error;
+        });
+        if (!isThere) await reconcile();
+        return isThere ?? null;
+      });
+      return handle;
     },
     stop: () => running.disposeAsync(),
   };

@@ -63,11 +63,15 @@ test.serial(
     const bulks = await Promise.all(
       [0, 60, 120].map((from) => many.bulk({ npis: theirs.slice(from, from + 60) })),
     );
-    // The reconciler starts the other bulks, one after the other.
-    const runs = await Promise.allSettled(
-      bulks.map(({ json }) => stack.client.workflow.getHandle(json.batch_id).describe()),
-    );
-    t.is(runs.filter(({ status }) => status === 'fulfilled').length, 1);
+    const running = await eventually(async () => {
+      const runs = await Promise.allSettled(
+        bulks.map(({ json }) =>
+          stack.client.workflow.getHandle(json.batch_id).describe(),
+        ),
+      );
+      return runs.filter(({ status }) => status === 'fulfilled').length || null;
+    });
+    t.is(running, 1, 'the reconciler starts the others, one after the other');
     await stack.startWorker();
     const items = async () =>
       (await Promise.all(bulks.map(({ json }) => many.batch(json.batch_id)))).flatMap(

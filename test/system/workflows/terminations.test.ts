@@ -79,8 +79,8 @@ test('a terminated batch workflow restarts, keeps its lookups, and sends all web
   const client = await stack.organization();
   const url = `${stack.receiver.url}/terminated`;
   const { json } = await client.bulk({ npis: [quick, slow], webhook: { url } });
-  const first = await workflow(json.batch_id).describe();
   await asked(slow);
+  const first = await workflow(json.batch_id).describe();
   await workflow(json.batch_id).terminate('test');
   await startedAgain(json.batch_id, first.runId);
   t.is((await workflow(json.requests[1]?.request_id).describe()).status.name, 'RUNNING');
@@ -101,8 +101,8 @@ test('a lookup that is terminated after its batch restarted is refunded at its d
   vendor.script(other, () => foundStep(other));
   const client = await stack.organization();
   const { json } = await client.bulk({ npis: [npi, other] });
-  const first = await workflow(json.batch_id).describe();
   await asked(npi);
+  const first = await workflow(json.batch_id).describe();
   await workflow(json.batch_id).terminate('test');
   await startedAgain(json.batch_id, first.runId);
   await workflow(json.requests[0]?.request_id).terminate('test');
@@ -268,7 +268,7 @@ test('a batch that is canceled before it starts refunds everything and sends web
       npis: ['2000000010', '2000000036'],
       webhook: { url },
     });
-    const handle = own.client.workflow.getHandle(json.batch_id);
+    const handle = await own.batchWorkflow(json.batch_id);
     await handle.cancel();
     await own.startWorker();
     await t.throwsAsync(handle.result());
