@@ -4,6 +4,7 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { VENDORS } from '../../../activities/vendors/catalogue.ts';
 import { leftOver } from '../../support/all-ended.ts';
+import { fresh } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { startStack } from '../../support/stack.ts';
 import {
@@ -22,10 +23,7 @@ const vendor = { ...createScriptedVendor(), repeatIsFree: false };
 const npis = ordinaryNpis('found', 20);
 
 /** Starts the whole service, with access to its activities like an operator's. */
-async function start(
-  lookupTimeoutMs: number,
-  webhookScheduleMs: readonly number[] = [0],
-) {
+async function start(lookupTimeoutMs: number, webhookScheduleMs: readonly number[]) {
   const sweepIntervalMs = 500;
   const stack = await startStack({
     lookupTimeoutMs,
@@ -62,21 +60,25 @@ async function start(
   };
 }
 
+const stack = fresh(test, () => start(60_000, [0, 3_600_000]));
+
+test.after('every request of these tests ends, and nothing stays held', async (t) => {
+  t.deepEqual(await leftOver(stack), []);
+});
+
 async function asked(npi: string, operation: 'submit' | 'poll'): Promise<void> {
   await eventually(async () => (vendor.asked(npi, operation) > 0 ? true : null));
 }
 
 for (const how of ['pauseActivity', 'resetActivity'] as const) {
   test(`${how} during a vendor call lets the call finish, and its result is used`, async (t) => {
-    const stack = await start(30_000);
-    t.teardown(stack.stop);
     const [npi = '', other = ''] = npis.splice(0, 2);
     const held = heldScript(foundStep(npi));
     vendor.script(npi, held.script);
     const client = await stack.organization();
     const { json } = await client.bulk({
       npis: [npi, other],
-      webhook: { url: `${stack.receiver.url}/on` },
+      webhook: { url: `${stack.receiver.url}/${how}` },
     });
     const requestId = json.requests[0]?.request_id ?? '';
     await asked(npi, 'submit');
@@ -91,17 +93,16 @@ for (const how of ['pauseActivity', 'resetActivity'] as const) {
     held.release();
     await stack.workflow(json.batch_id).result();
     t.deepEqual(
-      stack.delivered('/on'),
+      stack.delivered(`/${how}`),
       [`${npi} completed`, `${other} not_found`].sort(),
     );
     t.is(vendor.asked(npi, 'submit'), 1);
     t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-    t.deepEqual(await leftOver(stack), []);
   });
 }
 
 test('the longest vendor call is shorter than two thirds of the heartbeat time-out', async (t) => {
-  const stack = await start(900_000);
+  const stack = await start(900_000, [0]);
   t.teardown(stack.stop);
   const [npi = ''] = npis.splice(0, 1);
   const held = heldScript(foundStep(npi));
@@ -123,8 +124,6 @@ test('the longest vendor call is shorter than two thirds of the heartbeat time-o
 });
 
 test('a request is refunded if its vendor activity is paused, reset, or misrouted', async (t) => {
-  const stack = await start(30_000);
-  t.teardown(stack.stop);
   const { service, vendorOf } = stack;
   const [paused = '', reset = '', astray = '', endless = '', alone = '', good = ''] =
     npis.splice(0, 6);
@@ -169,12 +168,9 @@ test('a request is refunded if its vendor activity is paused, reset, or misroute
   for (const id of [json.batch_id, single.batch_id]) await stack.workflow(id).result();
   for (const npi of waiting) t.is(vendor.asked(npi, 'submit'), 1);
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-  t.deepEqual(await leftOver(stack), []);
 });
 
 test('a response of an unknown kind fails its request as lookup_failed', async (t) => {
-  const stack = await start(60_000);
-  t.teardown(stack.stop);
   const responses = [{ kind: 'splendid' }, { reason: 'none' }, 'text', null];
   const own = npis.splice(0, responses.length);
   for (const npi of own) {
@@ -196,7 +192,7 @@ test('a response of an unknown kind fails its request as lookup_failed', async (
 });
 
 test('a response without its reason fails its request at the deadline', async (t) => {
-  const stack = await start(10_000);
+  const stack = await start(10_000, [0]);
   t.teardown(stack.stop);
   const [npi = ''] = npis.splice(0, 1);
   vendor.script(npi, () => aborted(Context.current().cancellationSignal));
@@ -220,8 +216,6 @@ test('a response without its reason fails its request at the deadline', async (t
 });
 
 test('a paused webhook delivery is sent after it is unpaused or resent', async (t) => {
-  const stack = await start(60_000, [0, 3_600_000]);
-  t.teardown(stack.stop);
   const { service, vendorOf } = stack;
   const client = await stack.organization();
   const paused = async (npi: string, path: string) => {
@@ -259,12 +253,9 @@ test('a paused webhook delivery is sent after it is unpaused or resent', async (
     stack.delivered('/fail/1/resent').length === 2 ? true : null,
   );
   t.is(stack.delivered('/fail/1/unpaused').length, 2);
-  t.deepEqual(await leftOver(stack), []);
 });
 
 test('unknown or malformed Temporal queries and updates have no effect on a workflow', async (t) => {
-  const stack = await start(60_000);
-  t.teardown(stack.stop);
   const [npi = '', other = ''] = npis.splice(0, 2);
   const held = heldScript(foundStep(npi));
   vendor.script(npi, held.script);
@@ -291,5 +282,4 @@ test('unknown or malformed Temporal queries and updates have no effect on a work
     [`${npi} completed`, `${other} not_found`].sort(),
   );
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-  t.deepEqual(await leftOver(stack), []);
 });
