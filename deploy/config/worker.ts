@@ -2,13 +2,20 @@ import { readFileSync } from 'node:fs';
 import type { ActivityRules } from '../../activities/deps.ts';
 import type { Names } from '../../activities/http/names.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
-import { createPost } from '../../activities/webhooks/post.ts';
+import { createPost, type PostSettings } from '../../activities/webhooks/post.ts';
 import type { Config } from './config.ts';
 
 const DAY = 86_400_000;
 
-/** Creates the function that sends webhook deliveries, from the configuration. */
-export function postOf(config: Config, names: Names) {
+/**
+ * Creates the function that sends webhook deliveries, from the configuration.
+ * @param limits the time limits of an attempt. Tests set longer ones
+ */
+export function postOf(
+  config: Config,
+  names: Names,
+  limits: Pick<PostSettings, 'connectMs' | 'totalMs'> = {},
+) {
   const { webhookCaFile, webhookOpenCidrs } = config;
   return createPost({
     policy: createAddressPolicy({ openCidrs: webhookOpenCidrs }),
@@ -16,6 +23,7 @@ export function postOf(config: Config, names: Names) {
     lookup: names.find,
     proxy: config.webhookProxy,
     userAgent: 'npi-email-enrichment/1',
+    ...limits,
   });
 }
 

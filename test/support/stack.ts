@@ -132,6 +132,11 @@ const SHORT_TIMES = {
   webhookScheduleMs: [0, 100, 200, 300],
   webhookLongestRestMs: 300,
 };
+/**
+ * The limits of a webhook attempt on a busy machine, in milliseconds. They are less than the lease
+ * of a delivery (`LEASE_MS` in db/webhooks/admission.ts).
+ */
+const BUSY_LIMITS = { connectMs: 20_000, totalMs: 20_000 };
 const SHORT_RULES = {
   greylistMs: 1000,
   sweep: { startAfterMs: 500, checkEveryMs: 1000 },
@@ -323,7 +328,7 @@ export async function startStack(options: StackOptions = {}) {
   const { greylistMs, ...sources } = createSources(config, workerDb, names, log);
   const rules = { ...rulesOf(config), greylistMs };
   const deps = {
-    ...{ db: workerDb, log, post: postOf(config, names) },
+    ...{ db: workerDb, log, post: postOf(config, names, BUSY_LIMITS) },
     ...sources,
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),
