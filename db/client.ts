@@ -60,14 +60,14 @@ export interface DatabaseOptions {
   /** The name that PostgreSQL shows for the connections, in `pg_stat_activity`. */
   readonly applicationName: string;
   readonly secretKeys?: readonly SecretKey[];
-  /** The deadline of a call in milliseconds, 12,000 by default. Tests set a shorter one. */
+  /** The deadline of a call in milliseconds, 12,000 by default. Tests set others. */
   readonly deadlineMs?: number;
 }
 
 /**
  * PostgreSQL cancels a statement after 10 s, before the client's deadline of 12 s. So a call fails
  * with `client_deadline` only if several statements together were slow, or if the connection is
- * dead.
+ * dead. With a longer deadline, PostgreSQL also waits until 2 s before it.
  */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
@@ -95,6 +95,7 @@ export function requirePatchedDriver(): void {
 export function openDatabase(options: DatabaseOptions): Database {
   requirePatchedDriver();
   const { url, poolSize, deadlineMs = CLIENT_DEADLINE_MS, secretKeys = [] } = options;
+  const statementMs = Math.max(STATEMENT_TIMEOUT_MS, deadlineMs - 2000);
   const settings = {
     max: poolSize,
     // In seconds. A second attempt fits into the deadline.
@@ -105,8 +106,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     onnotice: () => {},
     connection: {
       application_name: options.applicationName,
-      statement_timeout: STATEMENT_TIMEOUT_MS,
-      idle_in_transaction_session_timeout: STATEMENT_TIMEOUT_MS,
+      statement_timeout: statementMs,
+      idle_in_transaction_session_timeout: statementMs,
     },
   };
   const client = connect(url, settings);
