@@ -18,8 +18,8 @@ const SUPPRESSED = '2000000184';
 const stack = fresh(test, () =>
   startStack({
     allSources: true,
-    lookupTimeoutMs: 35_000,
-    rocketReach: { wait: '10s', call: '5s' },
+    lookupTimeoutMs: 60_000,
+    rocketReach: { wait: '20s', call: '10s' },
   }),
 );
 const client = fresh(test, () => stack.organization(1000));

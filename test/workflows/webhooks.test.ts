@@ -50,7 +50,7 @@ function envelopeOf({ body }: Pick<ReceivedDelivery, 'body'>): EnvelopeAnswer {
  * afterwards.
  */
 async function over(batchId: string) {
-  await stack.client.workflow.getHandle(batchId).result();
+  await (await stack.batchWorkflow(batchId)).result();
   await eventually(async () =>
     (await deliveriesOf(batchId, "state = 'pending'")).length === 0 ? true : null,
   );

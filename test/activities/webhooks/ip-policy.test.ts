@@ -321,7 +321,7 @@ function postWith(
 ) {
   const lookup = async (): Promise<readonly LookupAddress[]> =>
     answers().map((address) => ({ address, family: address.includes(':') ? 6 : 4 }));
-  const post = createPost({ policy: target, userAgent: 'test', lookup, connectMs: 500 });
+  const post = createPost({ policy: target, userAgent: 'test', lookup });
   return (port: number, host: string) =>
     post({ url: `https://${host}:${port}/`, headers: {}, body: '{}', blocked });
 }
