@@ -6,6 +6,7 @@ import { joinLookups } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { countCall } from '../db/metrics.ts';
+import { hasNpiCheckDigit } from '../db/providers/npi.ts';
 import { listRegistryDue, storeRegistryAnswer } from '../db/providers/providers.ts';
 import { gate, type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import { findOpenRequest } from '../db/requests/facts.ts';
@@ -16,7 +17,6 @@ import type { ActivityDeps, VendorSource } from './deps.ts';
 import { logBreaker, outcomeOf, retryLater } from './failures.ts';
 import { type Clock, withHeartbeat } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
-import { hasNpiCheckDigit } from './person/npi.ts';
 import { REGISTRY_LIMITS } from './person/registry.ts';
 import {
   addPatterns,

@@ -1,11 +1,11 @@
 import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
+import { hasNpiCheckDigit } from '../db/providers/npi.ts';
 import { beginForSandbox } from '../db/requests/sandbox.ts';
 import type { TestOutcome } from '../db/words.ts';
 import type { LookupPlan, VendorAnswer } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
-import { hasNpiCheckDigit } from './person/npi.ts';
 
 // This file produces the results of sandbox requests, which call no vendor or registry and do not
 // use the directory (api/docs/sandbox.md, Sandbox).

@@ -1,8 +1,8 @@
 import { asyncLocalStorage } from '@temporalio/activity';
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
-import { printableLines } from '../api/client/printable.ts';
 import { traceOfLine } from '../db/traces.ts';
 import { serviceVersion, temporalUi } from './config/config.ts';
+import { printableLines } from './printable.ts';
 import { grpcFailure } from './temporal/client.ts';
 
 /**

@@ -1,11 +1,11 @@
 import { setTimeout } from 'node:timers/promises';
 import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
-import { printableLines } from '../api/client/printable.ts';
 import type { Database } from '../db/client.ts';
 import { readiness } from '../db/migrate.ts';
 import { tlsWarning } from '../db/tls.ts';
 import { givenDatabaseUrl, isNpmScript } from './config/config.ts';
+import { printableLines } from './printable.ts';
 import { explain } from './problem.ts';
 
 /** The name of a program and the texts of its `--help`. */

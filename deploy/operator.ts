@@ -1,5 +1,4 @@
 import { type Command, CommanderError, Option } from 'commander';
-import { printableLines } from '../api/client/printable.ts';
 import { type Database, openDatabase } from '../db/client.ts';
 import { Refusal } from '../db/errors.ts';
 import {
@@ -18,6 +17,7 @@ import {
   type Report,
   type Run,
 } from './operator/print.ts';
+import { printableLines } from './printable.ts';
 import { codeOf, explain } from './problem.ts';
 
 // `npm run operator -- COMMAND` runs the commands for operators of the service.

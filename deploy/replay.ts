@@ -2,7 +2,6 @@ import { readFile } from 'node:fs/promises';
 import { text } from 'node:stream/consumers';
 import type { Client } from '@temporalio/client';
 import type { Command } from 'commander';
-import { printableLines } from '../api/client/printable.ts';
 import { openDatabase } from '../db/client.ts';
 import { OperatorProblem } from '../db/errors.ts';
 import { isId } from '../db/ids.ts';
@@ -12,6 +11,7 @@ import { loadReplayConfig, type ReplayConfig, temporalUi } from './config/config
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
 import { pageOf, table } from './operator/print.ts';
+import { printableLines } from './printable.ts';
 import {
   grpcFailure,
   lazyClient,

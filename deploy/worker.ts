@@ -20,10 +20,10 @@ import {
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
-import { freePort, LOOPBACK } from './local/processes.ts';
 import { createLog } from './log.ts';
 import { main, repeat, until, untilReady, warnAboutTls } from './main.ts';
 import { healthOf, sdkMetrics, serveMetrics, setBuild, statsOf } from './metrics.ts';
+import { freePort, LOOPBACK } from './ports.ts';
 import { runReconciler } from './reconciler/reconciler.ts';
 import {
   createControl,

@@ -1,4 +1,4 @@
-import { readdir, readFile } from 'node:fs/promises';
+import { readdir, readFile, readlink } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
@@ -10,9 +10,23 @@ import test from 'ava';
 //
 // Activities may also import the types of the messages that cross Temporal, only from
 // workflows/messages.ts. Types have no cost at run time, and messages should be declared only once.
+//
+// The clients are software of our customers. What they share with the service is a file of the
+// service, to which their folders have a link. The build copies it into the packages.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = ['deploy', 'api', 'workflows', 'activities', 'db', 'test'];
+
+/** The files of workflows/ for the programs that start workflows and send them messages. */
+const MESSAGES = ['workflows/messages.ts', 'workflows/starts.ts'];
+const CLIENTS = 'api/clients/';
+/** The files that the clients share with the service. */
+const SHARED = [
+  'api/files/',
+  'db/accounts/prices.json',
+  'db/providers/npi.ts',
+  'deploy/printable.ts',
+];
 
 /**
  * The imports that modules of a folder may have besides their own folder: at run time, and only as
@@ -24,16 +38,12 @@ const MAY_IMPORT: Readonly<
     { readonly values: readonly string[]; readonly types: readonly string[] }
   >
 > = {
-  deploy: { values: ['api', 'workflows/messages.ts', 'activities', 'db'], types: [] },
-  api: { values: ['workflows/messages.ts', 'db'], types: [] },
-  workflows: { values: [], types: ['activities'] },
+  deploy: { values: ['api', ...MESSAGES, 'activities', 'db'], types: [] },
+  api: { values: [...MESSAGES, 'db'], types: [] },
+  workflows: { values: [], types: ['activities', 'db'] },
   activities: { values: ['db'], types: ['workflows/messages.ts'] },
   db: { values: [], types: [] },
 };
-/** The modules with which the client reads CSV files. The operator's commands use them too. */
-const READERS = ['cell', 'csv', 'decode', 'usage-error'].map(
-  (name) => `api/client/${name}.ts`,
-);
 /** Workflow code runs in a sandbox, where only Temporal's own packages are deterministic. */
 const WORKFLOW_PACKAGES = ['@temporalio/workflow', '@temporalio/common'];
 
@@ -199,27 +209,91 @@ test('workflows import only Temporal and their own files at run time', async (t)
   t.deepEqual(foreign, []);
 });
 
-// The demo acts as a customer. Escaping for a terminal and reading files is the same for customers and
-// operators.
-test('the client imports nothing from the service, which imports little of it', async (t) => {
-  const imports = (await sources())
-    .flatMap(importsOf)
-    .filter(({ from }) => !from.startsWith('test/'));
-  const isClient = (path: string) => path.startsWith('api/client/');
+/** Returns the imports across the border of a folder of the project, in both directions. */
+function across(all: readonly Source[], folder: string): string[] {
+  const isInside = (path: string) => path.startsWith(folder);
   const isOurs = (path: string) => FOLDERS.includes(path.split('/')[0] ?? '');
-  t.true(imports.some(({ from, target }) => isClient(from) && isClient(target)));
-  const isAllowed = ({ from, target }: (typeof imports)[number]) =>
-    from === 'deploy/local/demo.ts' ||
-    from.startsWith('api/console/') ||
-    (from.startsWith('deploy/operator/') && READERS.includes(target)) ||
-    target === 'api/client/printable.ts';
+  return all
+    .flatMap(importsOf)
+    .filter(({ target }) => isOurs(target))
+    .filter(({ from, target }) => isInside(from) !== isInside(target))
+    .map(({ from, target }) => `${from} → ${target}`);
+}
+
+test('the clients import nothing from the service, and only their tests import them', async (t) => {
+  const all = await sources();
+  t.true(all.some(({ file }) => file === `${CLIENTS}typescript/index.ts`));
+  const isTest = (line: string) => /^test\/(?:system\/)?api\/clients\//.test(line);
   t.deepEqual(
-    imports.filter(
-      (one) =>
-        isOurs(one.target) &&
-        isClient(one.from) !== isClient(one.target) &&
-        !isAllowed(one),
-    ),
+    across(all, CLIENTS).filter((line) => !isTest(line)),
+    [],
+  );
+  const texts = {
+    [`${CLIENTS}typescript/a.ts`]: "import { b } from '../../../db/b.ts';",
+    'api/c.ts': "import type { D } from './clients/typescript/d.ts';",
+    'test/api/clients/e.test.ts': "import { f } from '../../../db/f.ts';",
+  };
+  const made = Object.entries(texts).map(([file, text]) => ({ file, text }));
+  t.deepEqual(across(made, CLIENTS), [
+    'api/clients/typescript/a.ts → db/b.ts',
+    'api/c.ts → api/clients/typescript/d.ts',
+  ]);
+});
+
+test('the clients link only to the files that they share, which import only each other', async (t) => {
+  const entries = await readdir(join(ROOT, 'api'), {
+    recursive: true,
+    withFileTypes: true,
+  });
+  const links = entries.filter((entry) => entry.isSymbolicLink());
+  const targets = await Promise.all(
+    links.map(async ({ parentPath, name }) => {
+      const target = await readlink(join(parentPath, name));
+      return relative(ROOT, join(parentPath, target)).replaceAll('\\', '/');
+    }),
+  );
+  t.true(targets.length > 10);
+  t.deepEqual(targets.filter(outside(...SHARED)), []);
+  const shared = (await sources()).filter(({ file }) => !outside(...SHARED)(file));
+  const imports = shared.flatMap(importsOf).map(({ target }) => target);
+  t.deepEqual(
+    imports
+      .filter((target) => /\//.test(target))
+      .filter(outside('api/files/', 'csv-parse/', 'node:')),
+    [],
+  );
+});
+
+test('only the local stack and tests import deploy/local/', async (t) => {
+  const imports = across(await sources(), 'deploy/local/');
+  t.true(imports.length > 0);
+  const inward = imports.filter((line) => line.includes('→ deploy/local/'));
+  t.deepEqual(inward.filter(outside('test/')), []);
+});
+
+/** Returns each file that a file imports, also through others, with the file that imports it. */
+function reachable(all: readonly Source[], start: string): Map<string, string> {
+  const byFile = new Map(all.map((source) => [source.file, source]));
+  const found = new Map<string, string>();
+  const visit = (file: string) => {
+    const source = byFile.get(file);
+    if (source === undefined) return;
+    for (const { target } of importsOf(source)) {
+      if (found.has(target)) continue;
+      found.set(target, file);
+      visit(target);
+    }
+  };
+  visit(start);
+  return found;
+}
+
+test('the worker takes nothing from api/', async (t) => {
+  const found = reachable(await sources(), 'deploy/worker.ts');
+  t.true(found.size > 100);
+  const lines = [...found].map(([target, from]) => `${target} ← ${from}`);
+  t.deepEqual(
+    lines.filter((line) => line.startsWith('api/')),
     [],
   );
 });
@@ -231,8 +305,8 @@ test('only deploy/config/config.ts and the client command read the environment',
     /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
   );
   t.deepEqual(readers.filter(outside('test/')).sort(), [
-    'api/client/arguments.ts',
-    'api/client/mcp.ts',
+    'api/clients/typescript/arguments.ts',
+    'api/clients/typescript/mcp.ts',
     'deploy/config/config.ts',
   ]);
 });

@@ -1,7 +1,7 @@
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
-import { findColumn } from '../client/column.ts';
-import { contactsIn, readTable, type Table } from '../client/table.ts';
-import { UsageError } from '../client/usage-error.ts';
+import { findColumn } from '../files/column.ts';
+import { contactsIn, readTable, type Table } from '../files/table.ts';
+import { UsageError } from '../files/usage-error.ts';
 import { outlineOf } from './outline.ts';
 
 // Reads uploaded CSV files with the reader of the client's command. These functions run in a thread

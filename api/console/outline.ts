@@ -1,6 +1,6 @@
 import { stringify } from 'csv-stringify/sync';
-import { formatOf, resultRows } from '../client/result-rows.ts';
-import type { Contacts } from '../client/table.ts';
+import { formatOf, resultRows } from '../files/result-rows.ts';
+import type { Contacts } from '../files/table.ts';
 import { quoted } from '../http/csv.ts';
 
 // When an upload is started, its file is replaced by the outline of its results: the file with the

@@ -5,7 +5,7 @@ import type { Database } from '../../db/client.ts';
 import { isId } from '../../db/ids.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { findUploadsOf } from '../../db/uploads/uploads.ts';
-import { NO_NPI, readNpi } from '../client/cell.ts';
+import { NO_NPI, readNpi } from '../files/cell.ts';
 import { sendCsv } from '../http/csv.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
 import { listed, page, shownTime } from './page.ts';

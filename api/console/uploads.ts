@@ -22,10 +22,11 @@ import {
   type Upload,
 } from '../../db/uploads/uploads.ts';
 import { REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
-import { cellsOf } from '../client/result-rows.ts';
+import { startUpload as startWorkflow } from '../../workflows/starts.ts';
+import { cellsOf } from '../files/result-rows.ts';
 import { sendFile } from '../http/file.ts';
 import { problem } from '../problems.ts';
-import { type Starter, startUpload as startWorkflow } from '../temporal.ts';
+import type { Starter } from '../temporal.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, UploadedFile } from './file-reader.ts';
 import { Filling } from './outline.ts';

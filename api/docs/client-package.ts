@@ -2,7 +2,7 @@ import type { ServerRoute } from '@hapi/hapi';
 import { publishedFile } from '../routes/service.ts';
 import { readBuilt } from './built.ts';
 
-const FILE = 'api/client/npi-email-enrichment.tgz';
+const FILE = 'api/clients/typescript/npi-email-enrichment.tgz';
 
 /**
  * Returns the route that serves the npm package of the client. Customers install it from the API

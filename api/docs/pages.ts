@@ -31,7 +31,9 @@ const NAMES = [
  * Pages whose Markdown file is in another folder. The page about the client is also the README of
  * its npm package.
  */
-const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md' };
+const FILES: Readonly<Record<string, string>> = {
+  clients: '../clients/typescript/README.md',
+};
 
 /** Reads all pages, and fills in the URL of the service. */
 export function readPages({ publicUrl }: Site): readonly Page[] {

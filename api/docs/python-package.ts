@@ -5,9 +5,9 @@ import type { ServerRoute } from '@hapi/hapi';
 import { ZipFile } from 'yazl';
 import { publishedFile } from '../routes/service.ts';
 
-// Packs api/python/ as a wheel, the format of built Python packages. A wheel is a zip file with the
-// modules, and a folder that describes them. pip installs it without building anything. It is
-// packed when the process starts, because that needs no Python and only milliseconds.
+// Packs api/clients/python/ as a wheel, the format of built Python packages. A wheel is a zip file
+// with the modules, and a folder that describes them. pip installs it without building anything. It
+// is packed when the process starts, because that needs no Python and only milliseconds.
 // https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 
 const MODULES = 'npi_email_enrichment';
@@ -22,7 +22,7 @@ const OPTIONS = {
   compress: false,
 };
 
-const metadata = read('python/METADATA');
+const metadata = read('clients/python/METADATA');
 const [, version] = /^Version: (.+)$/m.exec(metadata.toString()) ?? [];
 const release = `${MODULES}-${version}`;
 const wheel = zip(contents());
@@ -46,11 +46,11 @@ function read(path: string): Buffer {
 function contents(): ReadonlyMap<string, Buffer> {
   const about = `${release}.dist-info`;
   const files = new Map<string, Buffer>();
-  const folder = new URL(`../python/${MODULES}/`, import.meta.url);
+  const folder = new URL(`../clients/python/${MODULES}/`, import.meta.url);
   for (const name of readdirSync(folder).toSorted()) {
     const path = `${MODULES}/${name}`;
     if (/\.(?:py|typed|json)$/.test(name)) {
-      files.set(path, read(`python/${path}`));
+      files.set(path, read(`clients/python/${path}`));
     }
   }
   files.set(`${about}/licenses/LICENSE`, read('../LICENSE'));

@@ -14,6 +14,7 @@ import {
   resendOwn,
   resendOwnFailed,
 } from '../../db/webhooks/resends.ts';
+import { startDelivery } from '../../workflows/starts.ts';
 import { parseJson, readBody } from '../http/json-body.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import { unknownId } from '../http/unknown-id.ts';
@@ -29,7 +30,6 @@ import {
   resendBody,
 } from '../http/validation.ts';
 import { invalid, problem } from '../problems.ts';
-import { startDelivery } from '../temporal.ts';
 import type { SubmitDeps } from './submit.ts';
 
 type HistoryDeps = Pick<SubmitDeps, 'db' | 'log' | 'starter'>;

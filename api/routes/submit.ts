@@ -25,7 +25,7 @@ import { bulkBody, parseBody, type SubmitBody, singleBody } from '../http/submit
 import { readInTurn } from '../http/turn-queue.ts';
 import { check, PARAMETERS, problemAt } from '../http/validation.ts';
 import { invalid, problem } from '../problems.ts';
-import { type Starter, startBatch } from '../temporal.ts';
+import { type Starter, startNewBatch } from '../temporal.ts';
 
 export interface SubmitDeps {
   readonly db: Database;
@@ -197,7 +197,7 @@ async function startNow(
 ): Promise<void> {
   const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
   const isStarted = await starter.start(
-    (...temporal) => startBatch(...temporal, batch),
+    (...temporal) => startNewBatch(...temporal, batch),
     deadline,
   );
   if (!isStarted) return;

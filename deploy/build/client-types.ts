@@ -24,5 +24,5 @@ const types = await compile({ definitions: schemas }, 'Schemas', {
 });
 const problems = Object.keys(schemas).filter((name) => schemas[name]?.properties?.code);
 const anyProblem = `/** Every error except 422. */\nexport type AnyProblem = ${problems.join(' | ')};\n`;
-const file = new URL('../../api/client/types.ts', import.meta.url);
+const file = new URL('../../api/clients/typescript/types.ts', import.meta.url);
 await writeFile(file, `${types}\n${anyProblem}`);

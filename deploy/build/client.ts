@@ -11,7 +11,7 @@ import './client-types.ts';
 // the same bytes, so a customer's lockfile stays valid until the client changes.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-const CLIENT = join(ROOT, 'api', 'client');
+const CLIENT = join(ROOT, 'api', 'clients', 'typescript');
 const PACKAGE = join(CLIENT, 'npi-email-enrichment.tgz');
 /** Files of the package, and where they come from. */
 const COPIES = {

@@ -10,7 +10,7 @@ import {
   type VerifierId,
 } from '../../activities/verification/verifiers/catalogue.ts';
 import manifest from '../../package.json' with { type: 'json' };
-import { LOCAL_RECEIVERS, readFacts } from '../local/facts.ts';
+import { LOCAL_RECEIVERS, readFacts } from './stack-facts.ts';
 import {
   anyUrl,
   check,

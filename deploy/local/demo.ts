@@ -1,10 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { EnrichmentClient } from '../../api/client/client.ts';
-import { EnrichmentError } from '../../api/client/errors.ts';
-import type { Envelope } from '../../api/client/types.ts';
 import { OperatorProblem } from '../../db/errors.ts';
+import type { StackFacts } from '../config/stack-facts.ts';
 import { pageOf, table } from '../operator/print.ts';
-import type { StackFacts } from './facts.ts';
 
 // Demonstrates the service: submits a bulk batch and waits for its results. It only uses the public
 // API, as a customer would.
@@ -40,6 +37,38 @@ const ALL_VENDORS = '2000000218';
 const NO_CREDITS = `There are too few credits for the demonstration. To add some:
 npm run operator -- credits grant Demonstration 1000 --reference "$(date)" --reason "demonstration"`;
 
+/** The fields of an envelope that the demonstration uses. */
+interface Envelope {
+  readonly batch: {
+    readonly status: string;
+    readonly total: number;
+    readonly completed_count: number;
+  };
+  readonly usage: { readonly credits_used: number } | null;
+  readonly webhook: { readonly status: string } | null;
+  readonly data: readonly {
+    readonly request_id: string;
+    readonly npi: string;
+    readonly status: string;
+    readonly email: string | null;
+    readonly email_type: string | null;
+    readonly replayed: boolean;
+  }[];
+}
+
+/** An error response of the API. */
+class Refusal extends OperatorProblem {
+  readonly code: string;
+
+  constructor({ code, detail }: { readonly code: string; readonly detail: string }) {
+    super(`The demonstration failed: ${detail}`);
+    this.code = code;
+  }
+}
+
+/** Calls the API, with a body as POST. */
+type Call = <T>(path: string, body?: object) => Promise<T>;
+
 /**
  * Submits a bulk batch, waits for its results and webhooks, and prints them.
  * @returns the batch id, or null if there are too few credits
@@ -50,36 +79,56 @@ export async function demonstrate(
   say: (line: string) => void,
   signal: AbortSignal,
 ): Promise<string | null> {
-  const connection = { apiKey: facts.api_key, baseUrl: facts.base_url, signal };
   try {
-    return await submitAndFollow(new EnrichmentClient(connection), facts, say);
+    return await submitAndFollow(createCall(facts, signal), facts, say);
   } catch (error) {
-    if (!(error instanceof EnrichmentError)) throw error;
-    if (error.code === 'insufficient_credits') {
-      say(NO_CREDITS);
-      return null;
-    }
-    throw new OperatorProblem(`The demonstration failed: ${error.message}`);
+    const isPoor = error instanceof Refusal && error.code === 'insufficient_credits';
+    if (!isPoor) throw error;
+    say(NO_CREDITS);
+    return null;
   }
 }
 
+/** Returns a function that calls the API. While the rate limit is reached, it waits. */
+function createCall({ base_url, api_key }: StackFacts, signal: AbortSignal): Call {
+  const headers = {
+    authorization: `Bearer ${api_key}`,
+    'content-type': 'application/json',
+  };
+  return async (path, body) => {
+    const init: RequestInit = { headers, signal };
+    if (body !== undefined) {
+      init.method = 'POST';
+      init.body = JSON.stringify(body);
+    }
+    for (;;) {
+      const response = await fetch(new URL(path, base_url), init);
+      const json = await response.json();
+      if (response.ok) return json;
+      if (response.status !== 429) throw new Refusal(json);
+      const seconds = Number(response.headers.get('retry-after') ?? 1);
+      await sleep(seconds * 1000, undefined, { signal });
+    }
+  };
+}
+
 async function submitAndFollow(
-  client: EnrichmentClient,
+  call: Call,
   facts: StackFacts,
   say: (line: string) => void,
 ): Promise<string> {
-  const before = await client.getCredits();
+  const before = await call<{ balance: number }>('/api/v1/credits');
   say(
     `\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`,
   );
-  const { batch_id: batchId } = await client.submitBulk({
+  const { batch_id: batchId } = await call<{ batch_id: string }>('/api/v1/email/bulk', {
     npis: NPIS,
     webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
     custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
   });
-  const envelope = await follow(client, batchId, say);
-  const rows = await readRows(client, envelope);
-  const after = await client.getCredits();
+  const envelope = await follow(call, batchId, say);
+  const rows = await readRows(call, envelope);
+  const after = await call<{ balance: number }>('/api/v1/credits');
   say(`\n${table(rows)(pageOf())}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
@@ -96,13 +145,13 @@ async function submitAndFollow(
  * changes. Returns when all requests are final and all webhooks have succeeded or failed.
  */
 async function follow(
-  client: EnrichmentClient,
+  call: Call,
   batchId: string,
   say: (line: string) => void,
 ): Promise<Envelope> {
   let printed = '';
   for (;;) {
-    const envelope = await client.getBatch(batchId);
+    const envelope = await call<Envelope>(`/api/v1/batch/${batchId}`);
     const { batch, webhook } = envelope;
     const webhooks = webhook?.status ?? 'none';
     const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhooks}`;
@@ -114,10 +163,11 @@ async function follow(
 }
 
 /** Returns a row of the printed table for each result. */
-async function readRows(client: EnrichmentClient, { data }: Envelope) {
+async function readRows(call: Call, { data }: Envelope) {
   const rows = [];
   for (const result of data) {
-    const { usage, webhook } = await client.getRequest(result.request_id);
+    const path = `/api/v1/email/${result.request_id}`;
+    const { usage, webhook } = await call<Envelope>(path);
     rows.push({
       npi: result.npi,
       status: result.status,

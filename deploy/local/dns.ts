@@ -8,7 +8,7 @@ import {
   type Packet,
   type Question,
 } from 'dns-packet';
-import { LOOPBACK } from './processes.ts';
+import { LOOPBACK } from '../ports.ts';
 import {
   CLOSED_DOMAIN,
   DIRECT_DOMAIN,

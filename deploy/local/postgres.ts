@@ -16,7 +16,8 @@ import { createRequire } from 'node:module';
 import { arch, platform, tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { OperatorProblem } from '../../db/errors.ts';
-import { freePort, LOOPBACK, launch, launchOnPort, poll, run } from './processes.ts';
+import { freePort, LOOPBACK } from '../ports.ts';
+import { launch, launchOnPort, poll, run } from './processes.ts';
 
 /**
  * The whole environment of the server. Variables such as `PGPORT` and the locale of this machine

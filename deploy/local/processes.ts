@@ -5,13 +5,13 @@ import {
   spawn,
 } from 'node:child_process';
 import { once } from 'node:events';
-import { createServer, type Server } from 'node:http';
-import { type AddressInfo, createServer as createTcpServer } from 'node:net';
+import { createServer } from 'node:net';
 import { platform } from 'node:os';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { OperatorProblem } from '../../db/errors.ts';
+import { freePort, portTaken } from '../ports.ts';
 
 // Starts processes and chooses ports on this machine, for the programs of the local stack.
 
@@ -232,27 +232,6 @@ export async function poll<T>(
   }
 }
 
-export const LOOPBACK = '127.0.0.1';
-
-/**
- * Returns a loopback port that was free a moment ago, for servers that cannot choose a port
- * themselves. Another program may take the port before the server does, so callers must be able to
- * try another port.
- * @param port the port that has to be free; any free port by default
- * @param server the server's name, for the error message
- * @param option the option that chooses another port, for the error message
- * @throws {OperatorProblem} if the port is taken
- */
-export async function freePort(
-  port = 0,
-  server = 'a server',
-  option?: string,
-): Promise<number> {
-  const listening = await listenOn(createServer(), port, server, option);
-  await listening.close();
-  return listening.port;
-}
-
 /**
  * The address at which `claimPort` claims ports. It is a loopback address on which our servers do
  * not listen. macOS has only one IPv4 loopback address, so the IPv6 address is used there.
@@ -270,7 +249,7 @@ const CLAIMS = platform() === 'linux' ? '127.0.0.2' : '::1';
  */
 export async function claimPort(port: number, server: string, option?: string) {
   const chosen = port === 0 ? await freePort() : port;
-  const claim = createTcpServer((socket) => socket.destroy()).listen(chosen, CLAIMS);
+  const claim = createServer((socket) => socket.destroy()).listen(chosen, CLAIMS);
   const failed = await once(claim, 'listening').then(
     () => null,
     ({ code }: NodeJS.ErrnoException) => code,
@@ -283,41 +262,4 @@ export async function claimPort(port: number, server: string, option?: string) {
     throw error;
   }
   return { port: chosen, release: () => claim.close() };
-}
-
-/**
- * Makes a server listen on loopback. Closing it also closes open connections.
- * @param port 0 for any free port
- * @param name the server's name, for the error message
- * @param option the option that chooses another port, for the error message
- * @throws {OperatorProblem} if the port is taken
- */
-export async function listenOn(
-  server: Pick<Server, 'listen' | 'address' | 'close' | 'closeAllConnections'> &
-    NodeJS.EventEmitter,
-  port: number,
-  name: string,
-  option?: string,
-) {
-  server.listen(port, LOOPBACK);
-  await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
-    if (!['EADDRINUSE', 'EACCES'].includes(error.code ?? '')) throw error;
-    throw portTaken(port, name, option);
-  });
-  return {
-    port: (server.address() as AddressInfo).port,
-    async close() {
-      const closed = once(server, 'close');
-      server.close();
-      server.closeAllConnections();
-      await closed;
-    },
-  };
-}
-
-function portTaken(port: number, name: string, option?: string): OperatorProblem {
-  const other = option ? `choose another port with ${option}` : 'choose another port';
-  return new OperatorProblem(
-    `Port ${port} on ${LOOPBACK}, which ${name} needs, is in use: stop the program that uses it, or ${other}.`,
-  );
 }

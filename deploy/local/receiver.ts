@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { generate } from 'selfsigned';
 import { Webhook } from 'standardwebhooks';
-import { LOOPBACK, listenOn } from './processes.ts';
+import { LOOPBACK, listenOn } from '../ports.ts';
 
 /** A webhook delivery that the receiver got. */
 export type ReceivedDelivery = Awaited<ReturnType<typeof readDelivery>>;

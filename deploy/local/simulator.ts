@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { text } from 'node:stream/consumers';
-import { LOOPBACK, listenOn } from './processes.ts';
+import { LOOPBACK, listenOn } from '../ports.ts';
 import { fullenrich } from './sim/fullenrich.ts';
 import { hunter } from './sim/hunter.ts';
 import { prospeo } from './sim/prospeo.ts';

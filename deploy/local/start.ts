@@ -1,11 +1,11 @@
 import { join } from 'node:path';
 import { Option } from 'commander';
-import { printableLines } from '../../api/client/printable.ts';
 import { loadLocalConfig } from '../config/config.ts';
+import { type StackFacts, writeFacts } from '../config/stack-facts.ts';
 import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
+import { printableLines } from '../printable.ts';
 import { demonstrate } from './demo.ts';
-import { type StackFacts, writeFacts } from './facts.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 
 // `npm start` runs the whole service on this machine, and submits a demonstration batch through its

@@ -3,17 +3,11 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { OperatorProblem } from '../../db/errors.ts';
+import { freePort, LOOPBACK } from '../ports.ts';
 import { lazyClient, type TemporalTarget } from '../temporal/client.ts';
 import { makeNamespace, SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
 import { temporalTrouble } from '../temporal/trouble.ts';
-import {
-  freePort,
-  LOOPBACK,
-  launch,
-  launchOnPort,
-  run,
-  type ServerProcess,
-} from './processes.ts';
+import { launch, launchOnPort, run, type ServerProcess } from './processes.ts';
 import type { findTemporalServer } from './programs.ts';
 
 /**

@@ -8,7 +8,7 @@ import { forgetStored } from '../../db/local-stack.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import type { OperatorConfig } from '../config/config.ts';
-import type { StackFacts } from './facts.ts';
+import type { StackFacts } from '../config/stack-facts.ts';
 import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 
 const BY = { actor: 'npm start', reason: 'local stack' };

@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
-import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { pacIdOf, providerKeys } from '../../db/providers/keys.ts';
+import { hasNpiCheckDigit } from '../../db/providers/npi.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import { isDay } from '../config/values.ts';
 import columns from './columns.json' with { type: 'json' };

@@ -1,14 +1,14 @@
 import { readFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { decode } from '../../api/client/decode.ts';
-import { printable } from '../../api/client/printable.ts';
-import { UsageError } from '../../api/client/usage-error.ts';
+import { decode } from '../../api/files/decode.ts';
+import { UsageError } from '../../api/files/usage-error.ts';
 import { findOrganizations } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration, parseMoment } from '../config/values.ts';
+import { printable } from '../printable.ts';
 import { type Part, type Run, shown, table } from './print.ts';
 
 // Parses the arguments and options of commands, before the database is queried. An invalid argument

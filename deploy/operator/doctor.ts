@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
 import { registrableDomain } from '../../activities/verification/domains.ts';
-import { printable } from '../../api/client/printable.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { type CheckResult, found } from '../../db/doctor/check.ts';
@@ -11,6 +10,7 @@ import { DatabaseError } from '../../db/errors.ts';
 import { listSuppressions } from '../../db/privacy/suppressions.ts';
 import { noteDoctor } from '../../db/routines.ts';
 import { type Config, loadConfig } from '../config/config.ts';
+import { printable } from '../printable.ts';
 import { explain } from '../problem.ts';
 import { accountable } from './arguments.ts';
 import { counted, type Part, type Report, type Run, table } from './print.ts';

@@ -2,9 +2,9 @@ import cliTruncate from 'cli-truncate';
 import { stringify } from 'csv-stringify/sync';
 import stringWidth from 'string-width';
 import wrapAnsi from 'wrap-ansi';
-import { printable } from '../../api/client/printable.ts';
 import type { Database } from '../../db/client.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
+import { printable } from '../printable.ts';
 
 /**
  * The space for the output of a command, in columns of the terminal. A character has one column,

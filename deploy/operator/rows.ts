@@ -9,10 +9,10 @@ import { classify } from '../../activities/verification/email-type.ts';
 import { ownerOf } from '../../activities/verification/local-part.ts';
 import { look } from '../../activities/verification/looks.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
-import { bare, readNpi } from '../../api/client/cell.ts';
-import { parseCsv, type Row } from '../../api/client/csv.ts';
-import { decode } from '../../api/client/decode.ts';
-import { UsageError } from '../../api/client/usage-error.ts';
+import { bare, readNpi } from '../../api/files/cell.ts';
+import { parseCsv, type Row } from '../../api/files/csv.ts';
+import { decode } from '../../api/files/decode.ts';
+import { UsageError } from '../../api/files/usage-error.ts';
 import type { Database } from '../../db/client.ts';
 import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 import {
@@ -37,8 +37,8 @@ import {
 } from '../nppes/layout.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
-// Imports a CSV file, and gives each row a verdict, such as `stored`. The client's reader reads the
-// file, so the operator's files may have every form that customers' files may have.
+// Imports a CSV file, and gives each row a verdict, such as `stored`. The operator's files may have
+// every form that customers' files may have (api/files/).
 
 /** A CSV file of the operator. */
 export interface RowFile {

@@ -6,8 +6,8 @@ import {
 } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl, WorkflowState } from '../../activities/deps.ts';
-import { startBatch, startDelivery, startUpload } from '../../api/temporal.ts';
 import { queuesOf, requestSettled } from '../../workflows/messages.ts';
+import { startBatch, startDelivery, startUpload } from '../../workflows/starts.ts';
 
 /**
  * Returns the address of the Temporal server and our credentials. They come from the environment

@@ -1,7 +1,6 @@
 import { ApplicationFailure } from '@temporalio/common';
 import type { LogEntry } from '@temporalio/worker';
 import type { Logger } from 'pino';
-import { keepLast } from '../../api/http/overload.ts';
 
 const LEVELS = {
   TRACE: 'trace',
@@ -37,7 +36,12 @@ export function sdkLog(log: Logger): (entry: LogEntry) => void {
     if (message === EXPECTED) return;
     const runId = meta.runId ?? meta.workflowRunId;
     const run = knownRun(meta, runs.get(String(runId)));
-    if (runId) keepLast(runs, String(runId), run, MAX_RUNS);
+    if (runId) {
+      const id = String(runId);
+      runs.delete(id);
+      runs.set(id, run);
+      if (runs.size > MAX_RUNS) runs.delete(runs.keys().next().value ?? '');
+    }
     const fields: Record<string, unknown> = {
       ...run.ids,
       run_id: runId,

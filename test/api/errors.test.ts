@@ -5,7 +5,7 @@ import { reactivateKey, revokeKey, rotateKey } from '../../db/accounts/keys.ts';
 import { setLimit, suspendOrganization } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
 import { batches } from '../../db/schema.ts';
-import { freePort } from '../../deploy/local/processes.ts';
+import { freePort } from '../../deploy/ports.ts';
 import { fresh, openEmptyDatabase } from '../support/database.ts';
 import { type Answer, createCaller, eventually, grant } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';

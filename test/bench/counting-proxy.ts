@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
-import { LOOPBACK } from '../../deploy/local/processes.ts';
+import { LOOPBACK } from '../../deploy/ports.ts';
 
 /**
  * Starts a proxy to PostgreSQL. It counts executed statements, statements that admit a call to a

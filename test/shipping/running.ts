@@ -4,12 +4,8 @@ import { connect } from 'node:http2';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import {
-  freePort,
-  LOOPBACK,
-  launch,
-  type ServerProcess,
-} from '../../deploy/local/processes.ts';
+import { launch, type ServerProcess } from '../../deploy/local/processes.ts';
+import { freePort, LOOPBACK } from '../../deploy/ports.ts';
 import { createCaller, eventually } from '../support/organization.ts';
 import { COMMIT, type Image } from './images.ts';
 

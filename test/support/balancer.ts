@@ -7,7 +7,7 @@ import {
 } from 'node:http';
 import { buffer } from 'node:stream/consumers';
 import { setTimeout } from 'node:timers/promises';
-import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
+import { LOOPBACK, listenOn } from '../../deploy/ports.ts';
 
 const LOOK_MS = 100;
 

@@ -1,6 +1,6 @@
 import { createServer } from 'node:http';
 import { json } from 'node:stream/consumers';
-import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
+import { LOOPBACK, listenOn } from '../../deploy/ports.ts';
 
 /**
  * A span as in OTLP's JSON (opentelemetry-proto, trace.proto), with its attributes as one object.

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ExecutionContext, TestFn } from 'ava';
-import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
+import { hasNpiCheckDigit } from '../../db/providers/npi.ts';
 import { installClient } from './customer.ts';
 import { fresh, temporaryFolder } from './database.ts';
 import { type Ended, endWithThisProcess } from './programs.ts';

@@ -33,7 +33,7 @@ export const GROUPS = {
     ],
   },
   api: {
-    files: ['test/api/{.,client,console,docs}/*.test.ts'],
+    files: ['test/api/{.,clients,console,docs}/*.test.ts'],
     except: [
       'body',
       'credits',

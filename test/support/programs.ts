@@ -4,11 +4,11 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import {
-  LOOPBACK,
   launch,
   launchOnPort,
   type ServerProcess,
 } from '../../deploy/local/processes.ts';
+import { LOOPBACK } from '../../deploy/ports.ts';
 import { asRole, SECRETS_KEY, testSetting } from './database.ts';
 import { type Answer, createCaller, eventually } from './organization.ts';
 import { SITE_SETTINGS } from './site.ts';

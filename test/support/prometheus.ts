@@ -1,6 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { freePort, LOOPBACK, launch, run } from '../../deploy/local/processes.ts';
+import { launch, run } from '../../deploy/local/processes.ts';
+import { freePort, LOOPBACK } from '../../deploy/ports.ts';
 import { eventually } from './organization.ts';
 
 /**

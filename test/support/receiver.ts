@@ -1,13 +1,13 @@
 import type { ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
 import { Socket } from 'node:net';
-import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
 import {
   ensureCertificate,
   type ReceivedDelivery,
   readDelivery,
   statusByPath,
 } from '../../deploy/local/receiver.ts';
+import { LOOPBACK, listenOn } from '../../deploy/ports.ts';
 
 export type Receiver = Awaited<ReturnType<typeof startReceiver>>;
 

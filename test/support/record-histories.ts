@@ -1,7 +1,7 @@
-import { startUpload } from '../../api/temporal.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { main } from '../../deploy/main.ts';
 import { TASK_QUEUE, WORKFLOWS } from '../../workflows/messages.ts';
+import { startUpload } from '../../workflows/starts.ts';
 import { testSetting } from './database.ts';
 import { saveHistory } from './histories.ts';
 import { eventually, type Organization, type SubmitAnswer } from './organization.ts';

@@ -6,7 +6,7 @@ import {
   type Server,
 } from 'node:net';
 import type { ExecutionContext } from 'ava';
-import { LOOPBACK } from '../../deploy/local/processes.ts';
+import { LOOPBACK } from '../../deploy/ports.ts';
 
 /** An empty protobuf message in a gRPC frame: a flag and the length, which are 0. */
 const EMPTY_MESSAGE = Buffer.alloc(5);

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { connect, createServer, type Socket } from 'node:net';
 import { Transform } from 'node:stream';
-import { LOOPBACK } from '../../deploy/local/processes.ts';
+import { LOOPBACK } from '../../deploy/ports.ts';
 
 /**
  * Starts a TCP relay to a server that can be cut and mended. It can also hold back data from the

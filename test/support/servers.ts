@@ -34,10 +34,17 @@ export function takeServerFlag(given: string[]): boolean {
 /** The client's package and the files of the documentation, which the API reads at its start. */
 const PUBLISHED: Build = {
   name: 'published',
-  inputs: ['api', 'db', 'deploy/build', 'LICENSE', 'package-lock.json'],
+  inputs: [
+    'api',
+    'db',
+    'deploy/build',
+    'deploy/printable.ts',
+    'LICENSE',
+    'package-lock.json',
+  ],
   outputs: [
-    'api/client/npi-email-enrichment.tgz',
-    'api/client/types.ts',
+    'api/clients/typescript/npi-email-enrichment.tgz',
+    'api/clients/typescript/types.ts',
     'api/docs/assets/scalar.js.gz',
     'api/docs/postman.json',
   ],

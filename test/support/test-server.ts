@@ -9,13 +9,13 @@ import {
   TestWorkflowEnvironment,
 } from '@temporalio/testing';
 import {
-  LOOPBACK,
   launch,
   launchOnPort,
   run,
   type ServerProcess,
 } from '../../deploy/local/processes.ts';
 import { cacheFolder } from '../../deploy/local/programs.ts';
+import { LOOPBACK } from '../../deploy/ports.ts';
 import { folderFor, installed } from './installed.ts';
 
 const NAME = 'temporal-test-server';

@@ -1,5 +1,5 @@
-import { contactsIn, readTable } from '../../api/client/table.ts';
 import { outlineOf } from '../../api/console/outline.ts';
+import { contactsIn, readTable } from '../../api/files/table.ts';
 import type { Database } from '../../db/client.ts';
 import { cutPart } from '../../db/uploads/parts.ts';
 import { createUpload, startUpload } from '../../db/uploads/uploads.ts';

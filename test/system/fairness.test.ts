@@ -44,7 +44,7 @@ const stormy = fresh(test, () =>
   }),
 );
 
-// Fails without `fairnessKey` in api/temporal.ts.
+// Fails without `fairnessKey` in workflows/starts.ts.
 test.serial(
   'a lookup overtakes most of 180 earlier lookups of another organization',
   async (t) => {
@@ -101,7 +101,7 @@ const NOBODY = '1234567890';
 const BULKS = 8;
 const BULK = 60;
 
-// Fails without `fairnessKey` in api/temporal.ts, and without `taskQueue` of `startDelivery` in
+// Fails without `fairnessKey` in workflows/starts.ts, and without `taskQueue` of `startDelivery` in
 // workflows/delivery.ts.
 test.serial(
   'many failing webhooks do not delay a lookup of another organization',

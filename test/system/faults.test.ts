@@ -7,7 +7,7 @@ import { readSourceStats } from '../../db/lookups/source-stats.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
-import { LOOPBACK } from '../../deploy/local/processes.ts';
+import { LOOPBACK } from '../../deploy/ports.ts';
 import { fresh } from '../support/database.ts';
 import {
   acceptedIds,

@@ -9,7 +9,7 @@ import postgres from 'postgres';
 import { listenForChanges } from '../../db/changes.ts';
 import { openDatabase } from '../../db/client.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { LOOPBACK } from '../../deploy/local/processes.ts';
+import { LOOPBACK } from '../../deploy/ports.ts';
 import { openTestDatabase, temporaryFolder, withSql } from '../support/database.ts';
 import type { LossCounts } from '../support/loss-client.ts';
 import { eventually } from '../support/organization.ts';

@@ -1,8 +1,8 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { pino } from 'pino';
-import { freePort } from '../../deploy/local/processes.ts';
 import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
+import { freePort } from '../../deploy/ports.ts';
 import { isRunning } from '../../deploy/temporal/client.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { keepNamespace } from '../../deploy/temporal/namespace.ts';

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
+import { hasNpiCheckDigit } from '../../../db/providers/npi.ts';
 import { MAGIC, MAGIC_ORGANIZATION_NPI } from './magic.ts';
 // people.json has invented names. Each entry of `places` is a state, a telephone area code, and the
 // first digits of a ZIP code. Each entry of `professions` is a credential and a taxonomy code.

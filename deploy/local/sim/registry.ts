@@ -1,4 +1,4 @@
-import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
+import { hasNpiCheckDigit } from '../../../db/providers/npi.ts';
 import { DEACTIVATED_NPIS } from './magic.ts';
 import { personOf, type SimPerson } from './people.ts';
 import { type Answered, ok, type Question, type Source } from './wire.ts';

@@ -1,12 +1,12 @@
 import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
-import { startUpload } from '../../../api/temporal.ts';
 import { issueKey, revokeKey } from '../../../db/accounts/keys.ts';
 import { takePlaces } from '../../../db/accounts/limits.ts';
 import { query } from '../../../db/client.ts';
 import { uploads } from '../../../db/schema.ts';
 import { cutPart } from '../../../db/uploads/parts.ts';
 import { listUploadBatches, listUploads } from '../../../db/uploads/uploads.ts';
+import { startUpload } from '../../../workflows/starts.ts';
 import { fresh } from '../../support/database.ts';
 import { BY, eventually, grant, type Organization } from '../../support/organization.ts';
 import { type ApiClient, startStack } from '../../support/stack.ts';

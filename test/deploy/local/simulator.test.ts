@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { request } from 'node:http';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
+import { hasNpiCheckDigit } from '../../../db/providers/npi.ts';
 import { shareOf } from '../../../deploy/local/sim/knowledge.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 

@@ -4,7 +4,7 @@ import { createServer } from 'node:tls';
 import test, { type ExecutionContext } from 'ava';
 import { generate } from 'selfsigned';
 import { submit } from '../../../db/requests/submit.ts';
-import { LOOPBACK } from '../../../deploy/local/processes.ts';
+import { LOOPBACK } from '../../../deploy/ports.ts';
 import { temporalTarget } from '../../../deploy/temporal/client.ts';
 import { temporalTrouble } from '../../../deploy/temporal/trouble.ts';
 import { openTestDatabase, testSetting } from '../../support/database.ts';

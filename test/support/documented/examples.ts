@@ -12,7 +12,7 @@ export interface Example {
 }
 
 const FOLDER = new URL('../../../api/docs/', import.meta.url);
-const CLIENT = '../client/README.md';
+const CLIENT = '../clients/typescript/README.md';
 
 /** Returns the Markdown of a page. */
 export function page(name: string): string {

@@ -4,16 +4,16 @@ import { register } from '@prometheus-io/client';
 import { Client, Connection } from '@temporalio/client';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { startBatch } from '../../../api/temporal.ts';
+import { startNewBatch } from '../../../api/temporal.ts';
 import { openDatabase } from '../../../db/client.ts';
 import { newId } from '../../../db/ids.ts';
 import METRICS from '../../../db/metrics.json' with { type: 'json' };
 import { countCall } from '../../../db/metrics.ts';
 import { settle } from '../../../db/requests/settle.ts';
 import type { StatsRules } from '../../../db/stats.ts';
-import { freePort, LOOPBACK } from '../../../deploy/local/processes.ts';
 import { createLog } from '../../../deploy/log.ts';
 import { healthOf, serveMetrics, statsOf } from '../../../deploy/metrics.ts';
+import { freePort, LOOPBACK } from '../../../deploy/ports.ts';
 import { checkLostBatches } from '../../../deploy/temporal/doctor.ts';
 import manifest from '../../../package.json' with { type: 'json' };
 import { fresh } from '../../support/database.ts';
@@ -414,7 +414,7 @@ test.serial(
     // The workflow of this batch starts after the loss.
     const late = newId('bat');
     const start = { batchId: late, organizationId, npis: [running] };
-    await startBatch(stack.client, stack.taskQueue, {
+    await startNewBatch(stack.client, stack.taskQueue, {
       ...start,
       submittedAs: 'single',
       requestedType: 'any',

@@ -8,8 +8,9 @@ import { migrate, readiness } from '../../../db/migrate.ts';
 import { submit } from '../../../db/requests/submit.ts';
 import { noteBackup, noteDoctor } from '../../../db/routines.ts';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
-import { freePort, LOOPBACK, launch } from '../../../deploy/local/processes.ts';
+import { launch } from '../../../deploy/local/processes.ts';
 import { LIMITS } from '../../../deploy/operator/status.ts';
+import { freePort, LOOPBACK } from '../../../deploy/ports.ts';
 import { explain } from '../../../deploy/problem.ts';
 import {
   asRole,

@@ -7,8 +7,9 @@ import { balanceOf } from '../../../db/accounts/credits.ts';
 import { openDatabase } from '../../../db/client.ts';
 import { readiness } from '../../../db/migrate.ts';
 import { submit } from '../../../db/requests/submit.ts';
-import { freePort, LOOPBACK, launch } from '../../../deploy/local/processes.ts';
+import { launch } from '../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../deploy/local/temporal.ts';
+import { freePort, LOOPBACK } from '../../../deploy/ports.ts';
 import {
   openEmptyDatabase,
   temporaryFolder,

@@ -6,7 +6,8 @@ import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import postgres from 'postgres';
 import { noteApi } from '../../../db/workers.ts';
-import { freePort, LOOPBACK, run } from '../../../deploy/local/processes.ts';
+import { run } from '../../../deploy/local/processes.ts';
+import { freePort, LOOPBACK } from '../../../deploy/ports.ts';
 import {
   asRole,
   fresh,

@@ -1,8 +1,8 @@
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
-import { startUpload } from '../../../api/temporal.ts';
 import { submit } from '../../../db/requests/submit.ts';
 import { countUploadResults } from '../../../db/uploads/uploads.ts';
+import { startUpload } from '../../../workflows/starts.ts';
 import { HOUR, SCHEDULE_MS } from '../../support/deliveries.ts';
 import { eventNames } from '../../support/histories.ts';
 import { operatorOn } from '../../support/operator.ts';

@@ -1,6 +1,6 @@
 import test from 'ava';
-import { hasNpiCheckDigit } from '../../../../activities/person/npi.ts';
 import { VENDORS } from '../../../../activities/vendors/catalogue.ts';
+import { hasNpiCheckDigit } from '../../../../db/providers/npi.ts';
 import { findingOf, shareOf } from '../../../../deploy/local/sim/knowledge.ts';
 import {
   DEACTIVATED_NPIS,

@@ -56,7 +56,7 @@ async function run(
 }
 
 const FOUND: Readonly<Record<string, readonly RegExp[]>> = {
-  '../client/README.md': [
+  '../clients/typescript/README.md': [
     /^Rowan Ashdown,2000000010,.*@/m,
     /^Casimir Thorne,2000000044,.*not_found/m,
   ],

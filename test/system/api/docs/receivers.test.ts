@@ -6,7 +6,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
 import { sign } from '../../../../activities/webhooks/signature.ts';
-import { freePort } from '../../../../deploy/local/processes.ts';
+import { freePort } from '../../../../deploy/ports.ts';
 import { temporaryFolder } from '../../../support/database.ts';
 import { program } from '../../../support/documented/examples.ts';
 import { eventually } from '../../../support/organization.ts';

@@ -26,7 +26,7 @@ const inPython = python ? test : test.skip;
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl, rateWindowMs: 2000 }));
 const PROGRAM = fileURLToPath(new URL('./call.py', import.meta.url));
-const PACKAGE = fileURLToPath(new URL('../../../../api/python', import.meta.url));
+const PACKAGE = fileURLToPath(new URL('../../../../api/clients/python', import.meta.url));
 
 interface Results {
   readonly results: readonly { readonly npi: string; readonly email: string | null }[];

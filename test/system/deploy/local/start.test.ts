@@ -10,8 +10,8 @@ import { Client, Connection } from '@temporalio/client';
 import test, { type ExecutionContext } from 'ava';
 import type { Sql } from 'postgres';
 import { submit } from '../../../../db/requests/submit.ts';
-import type { StackFacts } from '../../../../deploy/local/facts.ts';
-import { freePort } from '../../../../deploy/local/processes.ts';
+import type { StackFacts } from '../../../../deploy/config/stack-facts.ts';
+import { freePort } from '../../../../deploy/ports.ts';
 import { TASK_QUEUE, WORKFLOWS } from '../../../../workflows/messages.ts';
 import {
   openEmptyDatabase,

@@ -1,9 +1,9 @@
 import { Client, Connection } from '@temporalio/client';
 import type { ExecutionContext } from 'ava';
 import { startPostgres } from '../../../../deploy/local/postgres.ts';
-import { freePort } from '../../../../deploy/local/processes.ts';
 import { cacheFolder, findTemporalServer } from '../../../../deploy/local/programs.ts';
 import { startTemporalServer } from '../../../../deploy/local/temporal.ts';
+import { freePort } from '../../../../deploy/ports.ts';
 import { temporaryFolder, withSql } from '../../../support/database.ts';
 import { test } from '../../../support/on-server.ts';
 import { eventually } from '../../../support/organization.ts';

@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import test from 'ava';
 import { noteStopped, noteWorker } from '../../../../db/workers.ts';
-import { freePort, LOOPBACK, launch } from '../../../../deploy/local/processes.ts';
+import { launch } from '../../../../deploy/local/processes.ts';
+import { freePort, LOOPBACK } from '../../../../deploy/ports.ts';
 import { openTestDatabase, testSetting } from '../../../support/database.ts';
 import { eventually } from '../../../support/organization.ts';
 import { programCommand, runProgram } from '../../../support/programs.ts';

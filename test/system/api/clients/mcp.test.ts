@@ -4,8 +4,10 @@ import { fileURLToPath } from 'node:url';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import test, { type ExecutionContext } from 'ava';
-import { PRICES } from '../../../../api/client/index.ts';
-import packageJson from '../../../../api/client/package.json' with { type: 'json' };
+import { PRICES } from '../../../../api/clients/typescript/index.ts';
+import packageJson from '../../../../api/clients/typescript/package.json' with {
+  type: 'json',
+};
 import rootPackage from '../../../../package.json' with { type: 'json' };
 import { installCommand } from '../../../support/command.ts';
 import { fresh } from '../../../support/database.ts';
@@ -48,7 +50,7 @@ test.serial('without the MCP SDK, the server prints how to install it', async (t
   );
   t.deepEqual([code, stdout], [2, '']);
   t.is(packageJson.peerDependencies['@modelcontextprotocol/sdk'], `^${version}`);
-  const page = await readFile(join(ROOT, 'api/client/README.md'), 'utf8');
+  const page = await readFile(join(ROOT, 'api/clients/typescript/README.md'), 'utf8');
   t.true(page.includes(`@modelcontextprotocol/sdk@${version}\n`));
   await mkdir(join(project, SDK), { recursive: true });
   await symlink(join(ROOT, SDK, 'sdk'), join(project, SDK, 'sdk'));

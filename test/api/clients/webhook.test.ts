@@ -5,7 +5,7 @@ import {
   type CreditsLow,
   EnrichmentError,
   verifyWebhook,
-} from '../../../api/client/index.ts';
+} from '../../../api/clients/typescript/index.ts';
 
 const SECRET = `whsec_${randomBytes(32).toString('base64')}`;
 const BODY = JSON.stringify({

@@ -1,6 +1,6 @@
 import test from 'ava';
-import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
-import { MAGIC } from '../../../deploy/local/sim/magic.ts';
+import { hasNpiCheckDigit } from '../../db/providers/npi.ts';
+import { MAGIC } from '../../deploy/local/sim/magic.ts';
 
 for (const npi of [
   '1234567893',

@@ -3,14 +3,14 @@ import { mkdirSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
-import { readContacts } from '../../../../api/client/contacts.ts';
+import { readContacts } from '../../../../api/clients/typescript/contacts.ts';
 import { temporaryFolder } from '../../../support/database.ts';
 
 // Tests the client's command with files as spreadsheets, databases, and people write them. Its
 // messages must be true, and must name every row that it can't use.
 
 const COMMAND = fileURLToPath(
-  new URL('../../../../api/client/command.ts', import.meta.url),
+  new URL('../../../../api/clients/typescript/command.ts', import.meta.url),
 );
 const folder = temporaryFolder(test.after.always);
 

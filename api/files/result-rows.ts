@@ -1,13 +1,15 @@
-import type { Result } from './index.ts';
 import { ADDED, type Contact, type Contacts } from './table.ts';
 
 // The rows of a result file. The command and the console of the service use it.
 
 /** The fields of a result that become cells. A request that is not final has its status. */
-export type Cells = Pick<
-  Result,
-  'email' | 'email_type' | 'email_last_validated' | 'replayed'
-> & { readonly status: string };
+export interface Cells {
+  readonly email: string | null;
+  readonly email_type: string | null;
+  readonly email_last_validated: string | null;
+  readonly replayed: boolean;
+  readonly status: string;
+}
 
 /** Returns the options of csv-stringify that write the result in the format of the input. */
 export function formatOf({ form }: Contacts) {

@@ -1,7 +1,9 @@
 import { link, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
-import clientPackage from '../../../../api/client/package.json' with { type: 'json' };
+import clientPackage from '../../../../api/clients/typescript/package.json' with {
+  type: 'json',
+};
 import {
   csvOf,
   ENRICH,

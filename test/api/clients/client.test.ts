@@ -3,7 +3,7 @@ import {
   EnrichmentClient,
   EnrichmentError,
   type ErrorCode,
-} from '../../../api/client/index.ts';
+} from '../../../api/clients/typescript/index.ts';
 import { ROUTES } from '../../../api/routes.ts';
 import { npisFrom, startGateway } from '../../support/customer.ts';
 import { fresh } from '../../support/database.ts';

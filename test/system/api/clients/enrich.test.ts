@@ -8,7 +8,7 @@ import {
   type Options,
   PRICES,
   type Progress,
-} from '../../../../api/client/index.ts';
+} from '../../../../api/clients/typescript/index.ts';
 import { PRICES as CHARGED } from '../../../../db/accounts/credits.ts';
 import { requests } from '../../../../db/schema.ts';
 import {

@@ -1,3 +1,7 @@
+// This is a link to db/providers/npi.ts. The npm package has links to this folder's files, which
+// must also find the check digit next to them.
+import { hasNpiCheckDigit } from './npi.ts';
+
 /** The NPI of a cell, or the problem of the cell, which continues a sentence that begins with it. */
 export type Reading =
   | { readonly npi: string; readonly problem: '' }
@@ -28,7 +32,7 @@ export function readNpi(cell: string): Reading {
   if (!npi) {
     return { npi: null, problem: problemOf(text) };
   }
-  if (hasCheckDigit(npi)) return { npi, problem: '' };
+  if (hasNpiCheckDigit(npi)) return { npi, problem: '' };
   return {
     npi: null,
     problem: 'has a wrong check digit, so it is mistyped or not an NPI',
@@ -86,15 +90,4 @@ function problemOf(text: string): string {
     return 'is a formula, or the error of one. Replace it with its value';
   }
   return 'is not a number of 10 digits';
-}
-
-/** Checks the last digit by the Luhn algorithm over the NPI with the prefix 80840. */
-function hasCheckDigit(npi: string): boolean {
-  // The digits of the prefix add 24 to the sum.
-  let sum = 24;
-  for (const [index, digit] of Array.from(npi, Number).entries()) {
-    const weighted = index % 2 === 0 ? digit * 2 : digit;
-    sum += weighted > 9 ? weighted - 9 : weighted;
-  }
-  return sum % 10 === 0;
 }

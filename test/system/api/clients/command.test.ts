@@ -296,7 +296,7 @@ test('on an error the client exits with 1 and prints the request id, but not the
 test("the example in the client's README compiles as TypeScript and runs", async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
-  const page = await readFile(join(ROOT, 'api/client/README.md'), 'utf8');
+  const page = await readFile(join(ROOT, 'api/clients/typescript/README.md'), 'utf8');
   const [example = ''] = [...page.matchAll(/^```ts\n(.*?)^```$/gms)].map(
     ([, block = '']) => block,
   );

@@ -1,0 +1,1 @@
+../../../db/providers/npi.ts

@@ -1,0 +1,1 @@
+../../files/result-rows.ts

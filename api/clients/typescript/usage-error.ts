@@ -1,0 +1,1 @@
+../../files/usage-error.ts
