@@ -102,6 +102,8 @@ export async function markStarted(db: Database, batchId: string): Promise<void> 
  * have requests of it to plan, but never many.
  */
 const MOST_UNPLANNED = 30;
+/** The same for bulks of a test key, which are tests and need not be fast. */
+const MOST_UNPLANNED_OF_SANDBOX = 1;
 
 /**
  * Tests whether a bulk must wait because of the earlier requests of its organization. A batch keeps it
@@ -118,7 +120,8 @@ export function mustWait(organizationId: SQL, before: SQL): SQL {
        and coalesce(
              earlier.admitted_at between clock_timestamp() - interval '1 minute'
                                      and clock_timestamp(), true)
-    offset ${MOST_UNPLANNED - 1})`;
+    offset case when is_sandbox(${organizationId}) then ${MOST_UNPLANNED_OF_SANDBOX - 1}::int
+                else ${MOST_UNPLANNED - 1}::int end)`;
 }
 
 /**

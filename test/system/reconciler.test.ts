@@ -37,6 +37,7 @@ import {
   eventually,
   type Organization,
   openOrganization,
+  openTestKey,
   RULES,
   submitCommand,
   WORKER_RULES,
@@ -335,6 +336,24 @@ test('a bulk starts when fewer than 30 earlier requests of its organization are 
   const few = await openOrganization(db, 999);
   for (let n = 0; n < 3; n += 1) t.true((await submitBulk(db, few, 10)).isAdmitted);
   t.false((await submitBulk(db, few, 10)).isAdmitted);
+});
+
+test('a bulk of a test key starts when all earlier requests of the sandbox are planned', async (t) => {
+  const { db } = await open(t);
+  await noteHome(db, 'home');
+  const sandbox = await openTestKey(db, await openOrganization(db, 1));
+  const over = { submittedAs: 'bulk' as const, outcomes: ['found' as const] };
+  const send = () =>
+    submit(db, submitCommand(sandbox, { npis: [npiOf(1)], ...over }), RULES);
+  t.like(await send(), { isAdmitted: true });
+  t.like(await send(), { isAdmitted: false });
+  t.deepEqual(await admitWaiting(db, 'home', 200), []);
+  await query(
+    db,
+    sql`update requests set status = 'in-progress', started_at = now()
+         where batch_id in (select id from batches where admitted_at is not null)`,
+  );
+  t.is((await admitWaiting(db, 'home', 200)).length, 1);
 });
 
 // Fails without `admitted_at` in `listToStart`, and without `status` in `admitWaiting`.
