@@ -1,6 +1,7 @@
 import { Context } from '@temporalio/activity';
 import type { NamedCandidates } from '../db/lookups/candidates.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
+import { inTurn } from '../db/lookups/turns.ts';
 import {
   type AttemptKey,
   recordLost,
@@ -101,7 +102,7 @@ async function converse(
   conversation: Conversation,
 ): Promise<VendorAnswer> {
   const { vendor } = conversation.source;
-  const begin = () => beginStep(deps, conversation);
+  const begin = () => beginCall(deps, conversation);
   const next = await waitForSlot(vendor.id, begin, conversation.signal);
   switch (next.kind) {
     case 'settled':
@@ -110,15 +111,18 @@ async function converse(
     case 'wait':
       return await waitForStep(deps, conversation, next);
     case 'over':
-      return await resume(deps, conversation, next);
+      return resultOf(next);
+    case 'check':
+      // A process may have died between recording and checking the addresses.
+      return await inTurn(deps.db, next.turn, () => check(deps, conversation, next));
     case 'ask':
-      return await call(deps, conversation, next);
+      return await inTurn(deps.db, next.turn, () => call(deps, conversation, next));
     default:
       return next satisfies never;
   }
 }
 
-function beginStep(
+function beginCall(
   { db, rules, requiredVerifiers }: AskDeps,
   { question, source, now }: Conversation,
 ): Promise<NextStep> {
@@ -156,36 +160,39 @@ async function waitForStep(
   return answer;
 }
 
-/**
- * Returns the result of a call whose response is already recorded. If its addresses are not checked
- * yet, checks them first.
- */
-async function resume(
+/** Returns the result of a call that ended earlier, without addresses to check. */
+function resultOf({ state, reason }: Extract<NextStep, { kind: 'over' }>): VendorAnswer {
+  // The response was about another person, or none of its addresses passed our checks.
+  if (state === 'found') return { kind: 'unusable', reason };
+  return { kind: state, reason };
+}
+
+/** Checks the addresses of the lookup for this request. */
+async function check(
   deps: AskDeps,
   { question, signal }: Conversation,
-  { state, reason, lookupId, requestedType }: Extract<NextStep, { kind: 'over' }>,
+  { turn, requestedType }: Pick<CheckStep, 'turn' | 'requestedType'>,
+  subject?: Subject,
 ): Promise<VendorAnswer> {
-  if (state !== 'found') return { kind: state, reason };
-  // If a reason was recorded, the response was about another person. Otherwise, its addresses may
-  // still be unchecked, because a process may have died between recording and checking them.
-  if (reason !== null) return { kind: 'unusable', reason };
-  const { requestId, npi } = question;
+  const { npi } = question;
   return await verify(
     deps,
-    { requestId, npi, lookupId, requestedType, patience: 'first' },
+    { npi, turn, requestedType, patience: 'first', subject },
     signal,
   );
 }
+
+type CheckStep = Extract<NextStep, { kind: 'check' }>;
 
 /** Sends one request to the vendor, records the response, and checks the addresses in it. */
 async function call(
   deps: AskDeps,
   conversation: Conversation,
-  { key, jobRef, requestedType }: Extract<NextStep, { kind: 'ask' }>,
+  { turn, key, jobRef, requestedType }: Extract<NextStep, { kind: 'ask' }>,
 ): Promise<VendorAnswer> {
   const { question, source, signal } = conversation;
   const { vendor } = source;
-  const { requestId, npi } = question;
+  const { npi } = question;
   const { lookupId } = key;
   const subject = await deps.subjects.of(lookupId, npi, requestedType);
   const sent = send(vendor, jobRef, subject, signal);
@@ -214,8 +221,7 @@ async function call(
   if (profile !== null && addsTo(profile, subject)) {
     known = await deps.subjects.reload(lookupId, npi, requestedType);
   }
-  const found = { requestId, npi, lookupId, requestedType, subject: known };
-  return await verify(deps, { ...found, patience: 'first' }, signal);
+  return await check(deps, conversation, { turn, requestedType }, known);
 }
 
 function send(

@@ -1,14 +1,14 @@
 import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
-import { queueKnownEmails } from '../db/lookups/candidates.ts';
-import { joinLookups } from '../db/lookups/lookups.ts';
+import { copyKnown } from '../db/lookups/candidates.ts';
+import { joinLookup } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
-import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
+import { recordSkipped, type SkippedVendor } from '../db/lookups/vendor-attempts.ts';
 import { countCall } from '../db/metrics.ts';
 import { hasNpiCheckDigit } from '../db/providers/npi.ts';
-import { listRegistryDue, storeRegistryAnswer } from '../db/providers/providers.ts';
-import { gate, type ProviderFacts, readProvider } from '../db/providers/subject.ts';
+import { isRegistryDue, storeRegistryAnswer } from '../db/providers/providers.ts';
+import { type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import { findOpenRequest } from '../db/requests/facts.ts';
 import type { LookupEnd } from '../db/requests/settle.ts';
 import { PATTERN_SOURCE, type Reason, type RequestedType } from '../db/words.ts';
@@ -77,10 +77,9 @@ export function createLookupActivities(deps: LookupDeps) {
     async identify(
       request: RequestIds & { readonly until: number },
     ): Promise<string | null> {
-      const due = await listRegistryDue(deps.db, [request.npi]);
       // The registry may have been asked already, by another lookup or by an earlier attempt of
       // this activity that died afterwards.
-      if (due.length === 0) return null;
+      if (!(await isRegistryDue(deps.db, request.npi))) return null;
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until: request.until };
         const trouble = await askRegistry(deps, request, time);
@@ -102,13 +101,10 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
     return plan ?? (await end(deps, request, 'settled'));
   }
   if (!hasNpiCheckDigit(request.npi)) return await end(deps, request, 'check_digit');
-  const refusals = await gate(db, [request.npi]);
-  const refusal = refusals.get(request.npi);
-  if (refusal) return await end(deps, request, refusal);
-  if (registry && !request.registry) {
-    const due = await listRegistryDue(db, [request.npi]);
-    if (due.length > 0) return { kind: 'unidentified' };
-  }
+  // The workflow plans again after it asked the registry, whose response may refuse the NPI, too.
+  if (open.refusal !== null) return await end(deps, request, open.refusal);
+  if (registry && !request.registry && open.isRegistryDue)
+    return { kind: 'unidentified' };
   return await planSources(deps, request);
 }
 
@@ -128,81 +124,48 @@ async function end(
 }
 
 async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
-  const { db, vendors, rules, subjects, spending } = deps;
+  const { db, vendors, verifiers, rules, subjects, spending } = deps;
   const { requestId, npi } = request;
   const provider = await readProvider(db, npi);
-  // We check the provider again here, because the registry's response may show that it is inactive.
-  // Suppressions are checked once more before each vendor call.
-  if (provider?.refusal) return await end(deps, request, provider.refusal);
   const about = await addPatterns(db, buildSubject(npi, provider, 'any'));
-  const known = { hash: hashOf(deps, npi, provider), employer: employerKind(about) };
-  const facts = new Map([[requestId, known]]);
-  const lookups = await joinLookups(db, [requestId], facts, rules.missMs);
-  const lookup = lookups.get(requestId);
-  if (!lookup) return await end(deps, request, 'settled');
+  const facts = { hash: hashOf(deps, npi, provider), employer: employerKind(about) };
+  const lookup = await joinLookup(db, requestId, facts, rules.missMs);
+  if (lookup === null) return await end(deps, request, 'settled');
   const { lookupId, requestedType, misses } = lookup;
   const subject = { ...about, requestedType };
   subjects.keep(lookupId, subject);
   const arranged = await spending.arrange(vendors, subject, lookupId);
   const inOrder = personalHalvesLast(arranged, requestedType);
-  const judged = inOrder.map((source) => ({
-    vendor: source.vendor.id,
-    capMs: source.capMs,
-    obstacle: obstacleTo(source, subject, misses),
-  }));
-  await recordSkipped(db, [{ requestId, lookupId, judged }]);
-  const sources = sourcesOf(judged, await queueKnown(deps, lookupId, npi, provider));
-  const skipped = judged
+  const sources: PlannedSource[] = [];
+  const skipped: SkippedVendor[] = [];
+  for (const source of inOrder) {
+    const vendor = source.vendor.id;
+    const obstacle = obstacleTo(source, subject, misses);
+    if (obstacle === null) sources.push({ vendor, capMs: source.capMs });
+    else skipped.push({ vendor, obstacle });
+  }
+  await recordSkipped(db, requestId, lookupId, skipped);
+  const hasKnown = await copyKnown(db, {
+    npi,
+    lookupId,
+    listed: provider === null ? [] : endpointCandidates(provider),
+    freshnessMs: rules.freshnessMs,
+    canVerify: verifiers.length > 0,
+  });
+  // Known addresses come first, because they cost no vendor's credits.
+  if (hasKnown) sources.unshift({ vendor: null, capMs: KNOWN_MS });
+  const obstacles = skipped
     .filter(({ vendor }) => vendor !== PATTERN_SOURCE)
-    .map(({ obstacle }) => obstacle)
-    .filter((obstacle) => obstacle !== null);
+    .map(({ obstacle }) => obstacle);
   let unidentified: string | null = null;
-  if (subject.person === null && skipped.some((reason) => reason !== KNOWN_MISS)) {
+  if (subject.person === null && obstacles.some((reason) => reason !== KNOWN_MISS)) {
     unidentified = request.registry?.trouble ?? null;
   }
-  if (sources.length === 0 && unidentified === null && skipped.includes(KNOWN_MISS)) {
+  if (sources.length === 0 && unidentified === null && obstacles.includes(KNOWN_MISS)) {
     return await end(deps, request, KNOWN_MISS);
   }
   const { greylistMs } = rules;
   return { kind: 'ask', lookupId, requestedType, greylistMs, unidentified, sources };
-}
-
-/**
- * Adds the known addresses of an NPI to those that the lookup checks. Returns true if the lookup
- * now has addresses to check.
- */
-async function queueKnown(
-  { db, rules, verifiers }: LookupDeps,
-  lookupId: string,
-  npi: string,
-  facts: ProviderFacts | null,
-): Promise<boolean> {
-  const listed = facts === null ? [] : endpointCandidates(facts);
-  const known = [{ npi, lookupId, listed }];
-  const waiting = await queueKnownEmails(
-    db,
-    known,
-    rules.freshnessMs,
-    verifiers.length > 0,
-  );
-  return waiting.size > 0;
-}
-
-/**
- * Returns the sources of a lookup in the order in which they are asked. Known addresses that wait
- * for a check come first.
- */
-function sourcesOf(
-  judged: readonly Readonly<{ vendor: string; capMs: number; obstacle: string | null }>[],
-  hasKnown: boolean,
-): PlannedSource[] {
-  const eligible = judged.filter(({ obstacle }) => obstacle === null);
-  const sources: PlannedSource[] = eligible.map(({ vendor, capMs }) => ({
-    vendor,
-    capMs,
-  }));
-  if (hasKnown) sources.unshift({ vendor: null, capMs: KNOWN_MS });
-  return sources;
 }
 
 /**

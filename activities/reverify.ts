@@ -1,5 +1,5 @@
 import { Context } from '@temporalio/activity';
-import { listFading, recordCheck } from '../db/lookups/checks.ts';
+import { listFading, recordRecheck } from '../db/lookups/checks.ts';
 import { SERVICE } from '../db/words.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -50,7 +50,7 @@ async function recheck(
   signal: AbortSignal,
 ): Promise<'valid' | 'notValid' | 'undecided'> {
   const { npi, email } = fading;
-  const id = { npi, email, lookupId: null };
+  const id = { npi, email };
   // We leave out the earlier verdict of the address. If `check` saw it, it would not call a
   // verifier.
   const unseen = { verdict: 'unknown', validatedAt: null, repeatsInput: false } as const;
@@ -58,7 +58,7 @@ async function recheck(
   const subject = await readSubject(db, npi, 'any');
   const checked = await check(candidate, subject, signal, null);
   if (checked.kind === 'decided' && checked.verdict !== 'unknown') {
-    await recordCheck(db, id, checked.evidence, checked);
+    await recordRecheck(db, id, checked.evidence, checked);
     return checked.verdict === 'valid' ? 'valid' : 'notValid';
   }
   // A check without a verdict would leave no record, and the next run would choose the same address
@@ -70,6 +70,6 @@ async function recheck(
     reason: checked.reason,
     durationMs: null,
   } as const;
-  await recordCheck(db, id, [...checked.evidence, entry], null);
+  await recordRecheck(db, id, [...checked.evidence, entry], null);
   return 'undecided';
 }

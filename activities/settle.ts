@@ -14,7 +14,10 @@ export interface RequestIds {
 
 export type SettleDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
-type Ending = RequestIds & { readonly reason: string };
+type Ending = RequestIds & {
+  /** The reason for a missing email. Null if an email was found. */
+  readonly reason: string | null;
+};
 
 /**
  * Returns the activities that end a lookup. They are safe to repeat, because a request is settled
@@ -23,8 +26,8 @@ type Ending = RequestIds & { readonly reason: string };
 export function createSettleActivities(deps: SettleDeps) {
   return {
     /**
-     * Settles a request after all its sources have responded. If the directory now has an address
-     * for it, the organization is charged. Otherwise, the credits are released.
+     * Settles a request after all its sources have responded. If there is an address for it now, the
+     * organization is charged. Otherwise, the credits are released.
      */
     settleRequest: (ending: Ending): Promise<LookupResult> =>
       settleAndSignal(deps, ending, 'answered'),
@@ -48,11 +51,8 @@ export async function settleFound(
   answer: VendorAnswer,
 ): Promise<VendorAnswer> {
   if (answer.kind !== 'found' && answer.kind !== 'stored') return answer;
-  const settled = await settleAndSignal(
-    deps,
-    { ...request, reason: 'no_source' },
-    'answered',
-  );
+  const found = { ...request, reason: null };
+  const settled = await settleAndSignal(deps, found, 'answered');
   return { ...answer, settled };
 }
 

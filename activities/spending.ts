@@ -94,8 +94,8 @@ export function createSpending(
         return credits * (source.dollarsPerCredit ?? 0);
       });
       if (dollars.reduce((sum, one) => sum + one, 0) <= maxPricePerLookup) return false;
-      const judged = [{ vendor: vendor.id, obstacle: 'max_price_per_lookup' }];
-      await recordSkipped(db, [{ requestId, lookupId, judged }]);
+      const obstacle = 'max_price_per_lookup';
+      await recordSkipped(db, requestId, lookupId, [{ vendor: vendor.id, obstacle }]);
       return true;
     },
   };

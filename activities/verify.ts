@@ -1,13 +1,14 @@
 import { Context } from '@temporalio/activity';
 import type { ApplicationFailure } from '@temporalio/common';
-import { recordCheck } from '../db/lookups/checks.ts';
 import {
-  type ClaimedEmail,
-  claimUnchecked,
-  releaseUnchecked,
-  standingOf,
-} from '../db/lookups/claims.ts';
+  type CandidateToCheck,
+  nextCandidate,
+  recordUndecided,
+  recordVerdict,
+} from '../db/lookups/candidates.ts';
+import { beginStep, inTurn, type Turn } from '../db/lookups/turns.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
+import { SHARED, waitForTurn } from '../db/lookups/vendor-steps.ts';
 import type { RequestedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
@@ -18,25 +19,29 @@ import { employerDomainsOf } from './person/subject.ts';
 import { answerForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import type { Subject } from './vendors/vendor.ts';
-import type { Checked, Decided } from './verification/check.ts';
+import type { Decided } from './verification/check.ts';
 import { classify } from './verification/email-type.ts';
 
+/**
+ * How greylisted addresses are handled.
+ * - `first`: they are skipped during their pause.
+ * - `early`: they are checked again before their pause has ended, because the deadline is near.
+ * - `over`: they are checked after their pause, and the result is accepted even if the mail server
+ *   greylists them again.
+ */
+type Patience = 'first' | 'early' | 'over';
+
 interface ToVerify {
-  readonly requestId: string;
   readonly npi: string;
-  readonly lookupId: string;
+  readonly turn: Turn;
   readonly requestedType: RequestedType;
-  /**
-   * How greylisted addresses are handled.
-   * - `first`: they are skipped.
-   * - `early`: they are checked again before their pause has ended, because the deadline is near.
-   * - `over`: they are checked after their pause, and the result is accepted even if the mail
-   *   server greylists them again.
-   */
-  readonly patience: 'first' | 'early' | 'over';
+  readonly patience: Patience;
   /** The subject of the lookup, if the caller has already built it. */
-  readonly subject?: Subject;
+  readonly subject?: Subject | undefined;
 }
+
+type VerifyInput = RequestIds &
+  Pick<ToVerify, 'requestedType' | 'patience'> & { readonly lookupId: string };
 
 type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules'> & {
   readonly subjects: Subjects;
@@ -45,10 +50,10 @@ type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules
 type CheckDeps = Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>;
 
 /**
- * If a worker claimed an address longer ago than this and has not released it, we assume that the
- * worker has died. A check normally takes less time, because each verifier responds within 90 s.
+ * The longest check of an address. It normally takes less time, because each verifier responds
+ * within 90 s.
  */
-const CLAIM_MS = 120_000;
+const CHECK_MS = 120_000;
 /**
  * If a name server still does not respond this long after the lookup learned of an address, we stop
  * waiting for it.
@@ -62,85 +67,95 @@ export function createVerifyActivities(deps: VerifyDeps) {
      * Checks addresses of an NPI that are already known or that were greylisted. Settles the
      * request if one of them is valid.
      */
-    async verifyEmails(lookup: ToVerify & RequestIds): Promise<VendorAnswer> {
+    async verifyEmails(lookup: VerifyInput): Promise<VendorAnswer> {
       const test = answerForSandbox(lookup.lookupId, lookup.patience);
       if (test) return await settleFound(deps, lookup, test);
       return await withHeartbeat(Context.current(), async (signal) => {
-        const answer = await verify(deps, lookup, signal);
+        const answer = await takeTurn(deps, lookup, signal);
         return await settleFound(deps, lookup, answer);
       });
     },
   };
 }
 
-/** The results so far of one run of `verify`. */
-interface Progress {
-  /** All addresses that this run has claimed. */
-  readonly claimed: string[];
-  /** The claimed addresses that do not have the requested type. */
-  readonly unwanted: string[];
-  /** True once a valid address of the requested type was found. */
-  satisfied: boolean;
-  /** True if a mail server greylisted an address. */
-  isLater: boolean;
-  /** The reason why a check ended without a verdict and is not repeated. */
-  undecided: string | null;
-  /** The failure to throw if a check must be repeated. */
-  notNow: ApplicationFailure | null;
+/** Checks the addresses as soon as the request has the lookup's turn. */
+async function takeTurn(
+  deps: CheckDeps,
+  { requestId, npi, requestedType, patience }: VerifyInput,
+  signal: AbortSignal,
+): Promise<VendorAnswer> {
+  const { db, rules } = deps;
+  const { freshnessMs } = rules;
+  const step = { requestId, vendor: null, turnMs: CHECK_MS, freshnessMs };
+  const state = await beginStep(db, step);
+  if (state.isSettled) return { kind: 'settled', reason: null };
+  if (state.refusal !== null) return { kind: 'blocked', reason: state.refusal };
+  if (state.isStored) return { kind: 'stored', reason: null };
+  const { turn } = state;
+  if (turn === null) {
+    const { why, afterMs } = waitForTurn(state);
+    throw retryLater('verification', why, afterMs);
+  }
+  const toVerify = { npi, turn, requestedType, patience };
+  return await inTurn(db, turn, () => verify(deps, toVerify, signal));
 }
 
+/** What became of an address in one run of `verify`. */
+type Outcome = { readonly email: string } & (
+  | { readonly kind: 'valid'; readonly isBest: boolean }
+  | { readonly kind: 'rejected' }
+  /** It has not the requested type, so it was not checked. */
+  | { readonly kind: 'unwanted' }
+  | { readonly kind: 'greylisted' }
+  /** Its check ended without a verdict and is not repeated. */
+  | { readonly kind: 'undecided'; readonly reason: string }
+  /** Its check must be repeated. */
+  | { readonly kind: 'again'; readonly failure: ApplicationFailure }
+);
+
 /**
- * Checks the unchecked addresses of a lookup that have the requested type, best first, until one
- * satisfies the request. If a name server or a verifier has a short outage, throws a retryable
- * failure, so that the outage does not count against an address.
+ * Checks the waiting addresses of a lookup that have the requested type, best first, until one
+ * satisfies the request. The caller has the lookup's turn. If a name server or a verifier has a
+ * short outage, throws a retryable failure, so that the outage does not count against an address.
  */
 export async function verify(
   deps: CheckDeps,
   lookup: ToVerify,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
-  const { db, subjects } = deps;
-  const { requestId, npi, lookupId, requestedType } = lookup;
+  const { db, subjects, rules } = deps;
+  const { npi, turn, requestedType, patience } = lookup;
+  const { lookupId } = turn;
   const subject = lookup.subject ?? (await subjects.of(lookupId, npi, requestedType));
-  const progress: Progress = {
-    claimed: [],
-    unwanted: [],
-    satisfied: false,
-    isLater: false,
-    undecided: null,
-    notNow: null,
-  };
+  const outcomes: Outcome[] = [];
   for (;;) {
-    const candidate = await claimUnchecked(db, {
-      requestId,
-      npi,
-      lookupId,
+    const next = await nextCandidate(db, turn, {
       employerDomains: employerDomainsOf(subject),
-      except: progress.claimed,
-      greylisted: lookup.patience !== 'first',
-      claimMs: CLAIM_MS,
+      except: outcomes.map(({ email }) => email),
+      isDeadline: patience === 'early',
+      greylistMs: rules.greylistMs,
+      turnMs: CHECK_MS,
     });
-    if (candidate === null) return await conclude(deps, lookup, progress);
+    // This worker was too slow, and another one has the turn.
+    if (next === null) throw retryLater('verification', SHARED, null);
+    const { candidate, areLater } = next;
+    if (candidate === null) return await conclude(deps, lookupId, outcomes, areLater);
     const { email } = candidate;
-    progress.claimed.push(email);
-    const isRequested = isOfType(requestedType, candidate, subject);
-    if (!isRequested) progress.unwanted.push(email);
-    if (!isRequested) {
-      await releaseUnchecked(db, { npi, email, requestId }, null);
-      continue;
+    if (isOfType(requestedType, candidate, subject)) {
+      const outcome = await checkOne(deps, lookup, candidate, subject, signal);
+      if (outcome.kind === 'valid' && outcome.isBest) return FOUND;
+      outcomes.push(outcome);
+    } else {
+      outcomes.push({ email, kind: 'unwanted' });
     }
-    const toCheck = { lookup, candidate, subject };
-    await checkOne(deps, toCheck, progress, signal).catch(async (error: unknown) => {
-      await releaseUnchecked(db, { npi, email, requestId }, null);
-      throw error;
-    });
-    if (progress.satisfied) return { kind: 'found', reason: null };
   }
 }
 
+const FOUND: VendorAnswer = { kind: 'found', reason: null };
+
 function isOfType(
   requestedType: RequestedType,
-  { email, vendorType }: ClaimedEmail,
+  { email, vendorType }: CandidateToCheck,
   subject: Subject,
 ): boolean {
   if (requestedType === 'any') return true;
@@ -148,91 +163,63 @@ function isOfType(
   return classify(domain, vendorType, subject) === requestedType;
 }
 
-interface ToCheck {
-  readonly lookup: ToVerify;
-  readonly candidate: ClaimedEmail;
-  readonly subject: Subject;
-}
-
-/** Checks one claimed address, and records the result in `progress`. */
+/** Checks one address, and records the result. */
 async function checkOne(
   deps: CheckDeps,
-  { lookup, candidate, subject }: ToCheck,
-  progress: Progress,
+  { turn, requestedType, patience }: ToVerify,
+  candidate: CandidateToCheck,
+  subject: Subject,
   signal: AbortSignal,
-): Promise<void> {
+): Promise<Outcome> {
+  const { db, rules } = deps;
   const { email, waitedMs } = candidate;
-  const checked = await deps.check(candidate, subject, signal, lookup.requestId);
-  if (checked.kind === 'decided') {
-    return await recordVerdict(deps, lookup, email, checked, progress);
-  }
+  const id = { lookupId: turn.lookupId, email };
+  const checked = await deps.check(candidate, subject, signal, turn.requestId);
+  const decide = async (decided: Decided): Promise<Outcome> => {
+    await recordVerdict(db, id, decided.evidence, decided);
+    if (decided.verdict !== 'valid') return { email, kind: 'rejected' };
+    const best = requestedType === 'any' ? 'professional' : requestedType;
+    return { email, kind: 'valid', isBest: decided.emailType === best };
+  };
+  if (checked.kind === 'decided') return await decide(checked);
   if (checked.kind === 'later') {
-    if (lookup.patience === 'over') {
-      return await recordVerdict(deps, lookup, email, checked.otherwise, progress);
-    }
-    await putBack(deps, lookup, email, checked, deps.rules.greylistMs);
-    progress.isLater = true;
-    return;
+    if (patience === 'over') return await decide(checked.otherwise);
+    await recordUndecided(db, id, checked.evidence, rules.greylistMs);
+    return { email, kind: 'greylisted' };
   }
-  await putBack(deps, lookup, email, checked, null);
+  await recordUndecided(db, id, checked.evidence, null);
   const { reason, afterMs } = checked;
   const isOurs = reason.startsWith('verifier_') || reason === 'dns_untrusted';
-  if (!isOurs && waitedMs > DNS_PATIENCE_MS) progress.undecided = reason;
-  else progress.notNow = retryLater('verification', reason, afterMs);
-}
-
-async function recordVerdict(
-  { db }: CheckDeps,
-  { npi, lookupId, requestedType }: ToVerify,
-  email: string,
-  decided: Decided,
-  progress: Progress,
-): Promise<void> {
-  await recordCheck(db, { npi, lookupId, email }, decided.evidence, decided);
-  const satisfyingType = requestedType === 'any' ? 'professional' : requestedType;
-  const satisfies = decided.verdict === 'valid' && decided.emailType === satisfyingType;
-  if (satisfies) progress.satisfied = true;
+  if (!isOurs && waitedMs > DNS_PATIENCE_MS) return { email, kind: 'undecided', reason };
+  return { email, kind: 'again', failure: retryLater('verification', reason, afterMs) };
 }
 
 /**
- * Records the evidence of a check that ended without a verdict, and releases the address for other
- * lookups.
- */
-async function putBack(
-  { db }: CheckDeps,
-  { requestId, npi, lookupId }: ToVerify,
-  email: string,
-  { evidence }: Checked,
-  greylistedMs: number | null,
-): Promise<void> {
-  await recordCheck(db, { npi, lookupId, email }, evidence, null);
-  await releaseUnchecked(db, { npi, email, requestId }, greylistedMs);
-}
-
-/**
- * Returns the result after all claimed addresses were checked. Throws a retryable failure if an
- * address has to be checked later.
+ * Returns the result after all addresses were handled. Throws a retryable failure if an address has
+ * to be checked again.
+ * @param areLater true if other addresses wait for the end of their mail servers' pauses
  */
 async function conclude(
-  { db, rules }: CheckDeps,
-  { npi, lookupId, requestedType }: ToVerify,
-  { claimed, unwanted, isLater, undecided, notNow }: Progress,
+  { db }: CheckDeps,
+  lookupId: string,
+  outcomes: readonly Outcome[],
+  areLater: boolean,
 ): Promise<VendorAnswer> {
-  const search = {
-    npi,
-    lookupId,
-    requestedType,
-    freshnessMs: rules.freshnessMs,
-    except: claimed,
-  };
-  const { stored, elsewhere, greylisted } = await standingOf(db, search);
-  if (stored) return { kind: 'found', reason: null };
-  // This comes before the retryable failures below, because a retry would check greylisted
+  if (outcomes.some(({ kind }) => kind === 'valid')) return FOUND;
+  // This comes before the retryable failure below, because the retry would check greylisted
   // addresses too early. A mail server that gets a check too early may start its pause again.
-  if (isLater || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
-  if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
-  if (notNow !== null) throw notNow;
-  if (undecided !== null) return { kind: 'fatal', reason: undecided };
-  await recordRefused(db, lookupId, unwanted);
+  if (areLater || outcomes.some(({ kind }) => kind === 'greylisted')) {
+    return { kind: 'later', reason: 'greylisted' };
+  }
+  const again = outcomes.findLast((outcome) => outcome.kind === 'again');
+  if (again) throw again.failure;
+  const undecided = outcomes.findLast((outcome) => outcome.kind === 'undecided');
+  if (undecided) return { kind: 'fatal', reason: undecided.reason };
+  const unwanted = outcomes.filter(({ kind }) => kind === 'unwanted');
+  await recordRefused(
+    db,
+    lookupId,
+    unwanted.map(({ email }) => email),
+  );
   return { kind: 'unusable', reason: 'none_valid' };
 }

@@ -38,12 +38,10 @@ export type RequestStatus = (typeof REQUEST_STATUSES)[number];
  * waited for last. Other reasons are sentences of their own, such as `missing phone`.
  */
 export const REASONS = {
-  asked_already: 'a vendor still works on an earlier search for the NPI',
   auth: 'a vendor rejects our key',
   breaker_open: 'a vendor failed so often that it was not called',
   cancelled: 'an operator canceled it, or its workflow',
   check_digit: 'the check digit of the NPI is wrong',
-  checked_elsewhere: 'another worker checked the address',
   credits: 'our account at a vendor has no credits left',
   deactivated: 'the NPI is deactivated',
   deadline: 'no worker or source was reached in time',
@@ -64,6 +62,7 @@ export const REASONS = {
   plan: 'our plan at a vendor does not include the search',
   protocol: 'a vendor sent a response that we do not understand',
   rate_limit: 'a source had used up its rate limit',
+  shared_lookup: 'another request for the NPI had the turn of their shared lookup',
   suppressed: 'the person or the NPI is suppressed',
   test_outcome: 'a customer asked the sandbox for a failure',
   timeout: 'a name server did not respond in time',
@@ -74,6 +73,11 @@ export const REASONS = {
   verifier_working: 'a verifier did not finish its check',
 } as const;
 export type Reason = keyof typeof REASONS;
+/** The reasons why an NPI is not looked up. */
+export type NpiRefusal = Extract<
+  Reason,
+  'organization_npi' | 'deactivated' | 'suppressed'
+>;
 
 /** The reasons why an upload of the console stops before all its NPIs are submitted. */
 export const STOP_REASONS = ['customer', 'operator', 'credits', 'key'] as const;

@@ -104,10 +104,10 @@ export function createCheck(options: CheckOptions) {
 
     const evidence: Evidence[] = [];
     const isDoubtful = isOwnerDoubtful(owner, candidate, address, whose);
-    const claim = claimOf(candidate, isDoubtful, candidate.claimedAt, freshnessMs);
+    const claim = claimOf(candidate, isDoubtful, candidate.begunAt, freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
-    const decide = (word: Word | null, at = candidate.claimedAt) =>
+    const decide = (word: Word | null, at = candidate.begunAt) =>
       decided({ email, emailType, evidence }, rule(known, claim, word, at));
     const unaided = decide(null);
     const isAsking = verifiers.length > 0 && verifierCanHelp(known);

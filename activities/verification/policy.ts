@@ -1,4 +1,4 @@
-import type { ClaimedEmail } from '../../db/lookups/claims.ts';
+import type { CandidateToCheck } from '../../db/lookups/candidates.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import type { Owner } from './local-part.ts';
 import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';
@@ -169,7 +169,7 @@ export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
 const DAY_MS = 86_400_000;
 
 /** An address with the sources that named it and their claims. */
-export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs'>;
+export type NamedCandidate = Omit<CandidateToCheck, 'waitedMs'>;
 
 /** The finder's claim about a mailbox, and the time when the finder last checked it, if known. */
 export interface Claim {

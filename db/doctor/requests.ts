@@ -49,6 +49,8 @@ const ERASED: Pass = {
         from requests
        where email is not null and test_outcome is null
       union all
+      select 'candidate ' || npi || ' ' || lookup_id, npi, email from candidates
+      union all
       select 'directory ' || npi, npi, email from stored_emails
       union all
       select 'evidence ' || npi || ' ' || id, npi, email from email_checks
@@ -70,7 +72,7 @@ const ERASED: Pass = {
 };
 
 /**
- * Finds sandbox requests that called a vendor or claimed a stored address. All other tables that
+ * Finds sandbox requests that called a vendor or took a lookup's turn. All other tables that
  * sandboxes must not use have constraints that reject a sandbox's rows.
  */
 const SANDBOXES: Pass = {
@@ -79,7 +81,7 @@ const SANDBOXES: Pass = {
     join (
       select request_id from vendor_attempts
       union all
-      select checking_for from stored_emails
+      select turn_of from lookups
     ) s on s.request_id = r.id and r.test_outcome is not null`,
   subject: sql`r.id`,
   checks: { sandbox_not_apart: sql`true` },

@@ -1,24 +1,35 @@
-import { sql } from 'drizzle-orm';
-import { type Database, span, type Transaction, transaction } from '../client.ts';
-import { type storedEmails, vendorProfiles } from '../schema.ts';
-import { type CheckKind, DNS_REFUSALS, SERVICE } from '../words.ts';
-import { STALE } from './checks.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, lasts, only, run, span, type Transaction } from '../client.ts';
+import { type candidates, vendorProfiles } from '../schema.ts';
+import { DNS_REFUSALS, SERVICE } from '../words.ts';
+import {
+  type CheckedEmail,
+  type Evidence,
+  IS_TYPED_DIRECT,
+  namedBy,
+  STALE,
+} from './checks.ts';
+import { epochMs } from './sources.ts';
+import type { Turn } from './turns.ts';
 
-// The directory is the table stored_emails. It holds every address that a source named for an NPI,
-// with the newest verdict about the address. An address starts as an unchecked candidate. It is
-// checked for the first request that needs it, by one worker at a time. The result of every check
-// is kept as evidence in email_checks.
+// A candidate is an address that a lookup must check: a source named it, or it was known when the
+// lookup began. The worker with the lookup's turn checks one candidate after the other. The verdict
+// goes into the candidate's row and, if the address may be kept, into the directory. The result of
+// every check is kept as evidence in email_checks.
 //
-// The erasure of a person's data locks both tables. A statement that inserts into one of them
-// therefore runs either before or after the erasure, never during it. A later statement sees the
-// new suppression and the missing rows.
+// The erasure of a person's data locks these three tables. A statement that inserts into one of
+// them therefore runs either before or after the erasure, never during it. A later statement sees
+// the new suppression and the missing rows. All statements write to the tables in the order
+// candidates, stored_emails, email_checks, so that they cannot deadlock with an erasure.
 
-type StoredEmail = Readonly<typeof storedEmails.$inferSelect>;
+type Candidate = Readonly<typeof candidates.$inferSelect>;
 
 /** An address as its source reported it. */
-export interface NamedCandidate extends Pick<StoredEmail, 'email' | 'verdict'> {
-  readonly vendorType: StoredEmail['emailType'];
-  readonly validatedAt: StoredEmail['lastValidatedAt'];
+export interface NamedCandidate extends Pick<Candidate, 'email'> {
+  readonly verdict: Candidate['claimedVerdict'];
+  readonly vendorType: Candidate['claimedType'];
+  /** When the source last checked the mailbox. Null if it did not say. */
+  readonly validatedAt: Candidate['claimedDate'];
   /**
    * True if the source names this address as the person's current one, or recommends it among the
    * addresses that it has.
@@ -36,7 +47,7 @@ export interface NamedCandidates {
   readonly npi: string;
   /**
    * Null if the response is about the requested person, otherwise the reason why it is not. Such a
-   * response is recorded as evidence, but its addresses are not stored.
+   * response is recorded as evidence, but its addresses are no candidates.
    */
   readonly mismatch: string | null;
   /** False if the source's license lets us return an address to a client but not keep it. */
@@ -64,7 +75,7 @@ interface RecordedCandidates extends NamedCandidates {
 }
 
 /**
- * Stores the addresses in a vendor's response as unchecked candidates, with their evidence.
+ * Stores the addresses in a vendor's response as candidates of the lookup, with their evidence.
  * Suppressed addresses are not stored and leave no evidence. Neither do the addresses in a response
  * about another person that may not be kept, because the vendor attempt records the mismatch.
  */
@@ -72,82 +83,99 @@ export async function storeCandidates(
   tx: Transaction,
   named: RecordedCandidates,
 ): Promise<void> {
-  const { source, mismatch, mayStore } = named;
-  const lines: EvidenceLine[] = [{ kind: 'named', source, reason: null }];
+  const { mismatch, mayStore, profile } = named;
   if (mismatch === null) {
-    await upsertCandidates(tx, named);
-    await improveCandidates(tx, named);
-    await insertEvidence(tx, named, lines);
-    if (named.profile !== null && mayStore) await storeProfile(tx, named, named.profile);
+    await nameCandidates(tx, named);
+    if (profile !== null && mayStore) await storeProfile(tx, named, profile);
   } else if (mayStore) {
-    lines.push({ kind: 'identity', source: SERVICE, reason: mismatch });
-    await insertEvidence(tx, named, lines);
+    await recordMismatch(tx, named, mismatch);
   }
 }
 
 /**
- * Inserts or updates the candidates. Rows are locked in the order of the addresses, so that two
- * responses about one NPI cannot deadlock.
+ * Inserts the candidates, or replaces their claims. What an earlier source proved stays: that the
+ * address may be kept, and that a source knows the owner by its own data.
  */
-async function upsertCandidates(
-  tx: Transaction,
-  named: RecordedCandidates,
-): Promise<void> {
-  const { npi, source, at, mayStore, repeatsInput, candidates, freshnessMs } = named;
+async function nameCandidates(tx: Transaction, named: RecordedCandidates): Promise<void> {
+  const { lookupId, npi, source, at, mayStore, repeatsInput, freshnessMs } = named;
   await tx.execute(sql`
-    insert into stored_emails as s (
-      npi, email, email_type, verdict, last_validated_at,
-      source, unchecked, updated_at, first_seen_at, repeats_input, may_store,
-      is_current, confidence
+    with named as materialized (
+      select distinct on (email collate "C") *
+        from jsonb_to_recordset(${JSON.stringify(named.candidates)}::jsonb)
+               c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3),
+                  "isCurrent" boolean, confidence real)
+       where not is_suppressed(${npi}, email)
+       order by email collate "C"
+    ), stored as (
+      insert into candidates (
+        lookup_id, npi, email, source, claimed_type, claimed_verdict, claimed_date, is_current,
+        confidence, repeats_input, may_store, named_at, verdict, email_type, reason, validated_at
+      )
+      select ${lookupId}, ${npi}, n.email, claim.*,
+             ${repeatsInput} and coalesce(s.repeats_input, true) and coalesce(c.repeats_input, true),
+             ${mayStore} or s.email is not null or coalesce(c.may_store, false), ${at}::timestamptz,
+             -- An address that was checked recently and is valid is not checked again.
+             fresh.verdict, fresh.email_type, fresh.reason, fresh.last_validated_at
+        from named n
+        left join candidates c on c.lookup_id = ${lookupId} and c.email = n.email
+        left join stored_emails s on s.npi = ${npi} and s.email = n.email
+        left join stored_emails fresh
+          on fresh.npi = s.npi and fresh.email = s.email and fresh.verdict = 'valid'
+         and fresh.last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
+       cross join lateral (
+         -- Of the claims of two sources, the one with the newer date counts.
+         select ${source} as source, n."vendorType", n.verdict, n."validatedAt" as at,
+                n."isCurrent", n.confidence
+         union all
+         select c.source, c.claimed_type, c.claimed_verdict, c.claimed_date, c.is_current,
+                c.confidence
+          where c.claimed_date > coalesce(n."validatedAt", '-infinity') and c.verdict is null
+         order by at desc nulls last
+         limit 1) claim
+       order by n.email collate "C"
+          on conflict (lookup_id, email) do update
+         set source = excluded.source,
+             claimed_type = excluded.claimed_type,
+             claimed_verdict = excluded.claimed_verdict,
+             claimed_date = excluded.claimed_date,
+             is_current = excluded.is_current,
+             confidence = excluded.confidence,
+             repeats_input = excluded.repeats_input,
+             may_store = excluded.may_store,
+             -- A rejected address is checked again, because two sources count for more than one.
+             verdict = excluded.verdict,
+             email_type = excluded.email_type,
+             reason = excluded.reason,
+             validated_at = excluded.validated_at,
+             check_after = case when excluded.verdict is null then candidates.check_after end
+       where candidates.verdict is distinct from 'valid'
+    ), evidence as (
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, at)
+      select ${npi}, email, ${lookupId}, 'named', ${source}, verdict, ${at}::timestamptz
+        from named
     )
-    select distinct on (email collate "C")
-           ${npi}, email, "vendorType", verdict, "validatedAt",
-           ${source}, true, ${at}::timestamptz, ${at}::timestamptz,
-           ${repeatsInput}::boolean, ${mayStore}::boolean,
-           "isCurrent", confidence
-      from jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
-             c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3),
-                "isCurrent" boolean, confidence real)
-     where not is_suppressed(${npi}, email)
-     order by email collate "C"
-        on conflict (npi, email) do update
-       set email_type = excluded.email_type,
-           verdict = excluded.verdict,
-           reason = null,
-           source = excluded.source,
-           last_validated_at = excluded.last_validated_at,
-           is_current = excluded.is_current,
-           confidence = excluded.confidence,
-           unchecked = true,
-           updated_at = excluded.updated_at
-     -- A row whose address was checked and is valid and fresh stays as it is, because another
-     -- lookup may be about to return the address.
-     where (s.verdict <> 'valid'
-            or s.unchecked
-            or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
-       -- An unchecked candidate also stays as it is if its validation date is newer than the one
-       -- from this source.
-       and not (s.unchecked
-                and coalesce(s.last_validated_at, '-infinity')
-                  > coalesce(excluded.last_validated_at, '-infinity'))`);
+    select`);
 }
 
-/**
- * Records that a source lets us keep the addresses, or that it has independent evidence of their
- * owner. A response of another source never undoes this.
- */
-async function improveCandidates(
+/** Records that a response with these addresses is about another person. */
+async function recordMismatch(
   tx: Transaction,
-  { npi, mayStore, repeatsInput, candidates }: NamedCandidates,
+  { npi, lookupId, source, at, candidates: named }: RecordedCandidates,
+  mismatch: string,
 ): Promise<void> {
-  const emails = candidates.map(({ email }) => email);
   await tx.execute(sql`
-    update stored_emails
-       set may_store = may_store or ${mayStore},
-           repeats_input = repeats_input and ${repeatsInput}
-     where npi = ${npi}
-       and email = any(${sql.param(emails)})
-       and ((not may_store and ${mayStore}) or (repeats_input and not ${repeatsInput}))`);
+    insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
+    select ${npi}, email, ${lookupId}, kind, source, verdict, reason, ${at}::timestamptz
+      from (
+        select distinct on (email collate "C") email, verdict
+          from jsonb_to_recordset(${JSON.stringify(named)}::jsonb)
+                 c (email text, verdict text)
+         where not is_suppressed(${npi}, email)
+         order by email collate "C"
+      ) named
+     cross join (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch}))
+                  line (kind, source, reason)
+     order by email, kind desc`);
 }
 
 /**
@@ -169,192 +197,348 @@ async function storeProfile(
            seen_at = excluded.seen_at`);
 }
 
-interface EvidenceLine {
-  readonly kind: CheckKind;
-  readonly source: string;
-  readonly reason: string | null;
-}
-
-/** Inserts the given lines of evidence for each address in a response. */
-async function insertEvidence(
-  tx: Transaction,
-  { npi, lookupId, at, candidates }: RecordedCandidates,
-  lines: readonly EvidenceLine[],
-): Promise<void> {
-  await tx.execute(sql`
-    insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
-    select ${npi}, email, ${lookupId}, kind, source, verdict, reason, ${at}::timestamptz
-      from (
-        select distinct on (email collate "C") email, verdict
-          from jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
-                 c (email text, verdict text)
-         where not is_suppressed(${npi}, email)
-         order by email collate "C"
-      ) named
-     cross join jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
-                  line (kind text, source text, reason text)
-     order by email, kind desc`);
-}
-
 /**
  * An address that name servers or a verifier rejected is checked again after this time, because
  * name servers and verifiers may give wrong answers for some hours.
  */
 const RECHECK_MS = 86_400_000;
 
-/**
- * Queues known addresses for the lookups of their NPIs, if they may be returned once they are
- * checked:
- *
- * - valid addresses that are no longer fresh
- * - email addresses that NPPES lists for the provider, except Direct addresses
- * - addresses that were never checked
- * - addresses that name servers or a verifier rejected more than a day ago
- *
- * @param lookups the lookups to queue addresses for. `listed` holds the normalized addresses that
- * NPPES lists for the NPI
- * @param canVerify false if no verifier is configured. Without one, our own checks can only confirm
- * fresh addresses whose source calls them valid, such as imported addresses, so only these are
- * queued
- * @returns the ids of the lookups that now have addresses to check
- */
-export async function queueKnownEmails(
-  db: Database,
-  lookups: readonly KnownLookup[],
-  freshnessMs: number,
-  canVerify: boolean,
-): Promise<Set<string>> {
-  if (lookups.length === 0) return new Set();
-  // Several requests may share a lookup.
-  const known = [...new Map(lookups.map((lookup) => [lookup.lookupId, lookup])).values()];
-  return await transaction(db, async (tx) => {
-    // Rows are locked in the order of NPIs and addresses, so that two batches cannot deadlock.
-    if (canVerify) {
-      await insertListed(tx, known);
-      await queueStale(tx, known, freshnessMs);
-    }
-    return await nameQueued(tx, known, freshnessMs, canVerify);
-  });
-}
-
-interface KnownLookup extends Pick<StoredEmail, 'npi'> {
-  readonly lookupId: string;
+interface KnownAddresses extends Pick<Candidate, 'npi' | 'lookupId'> {
+  /** The normalized addresses that NPPES lists for the provider, except Direct addresses. */
   readonly listed: readonly string[];
-}
-
-/** Inserts unchecked candidates for the addresses that NPPES lists. */
-async function insertListed(
-  tx: Transaction,
-  known: readonly KnownLookup[],
-): Promise<void> {
-  const listed = known.flatMap(({ npi, listed: emails }) =>
-    emails.map((email) => ({ npi, email })),
-  );
-  await tx.execute(sql`
-    insert into stored_emails (npi, email, source, verdict, unchecked)
-    select npi, email, 'nppes', 'unknown', true
-      from jsonb_to_recordset(${JSON.stringify(listed)}::jsonb) listed (npi text, email text)
-     where not is_suppressed(npi, email)
-     order by npi collate "C", email collate "C"
-        on conflict do nothing`);
+  readonly freshnessMs: number;
+  /**
+   * False if no verifier is configured. Without one, our own checks can only confirm fresh addresses
+   * whose source calls them valid, such as imported ones, so only these are copied.
+   */
+  readonly canVerify: boolean;
 }
 
 /**
- * True if name servers or a verifier rejected the stored address `s`. False if only our own rules
- * or its source rejected it. Also true if the retention job has deleted the evidence, because the
- * reason is then unknown.
+ * Copies the known addresses of an NPI that may be returned once they are checked into a lookup.
+ * Safe to repeat. They are:
+ *
+ * - valid addresses of the directory that are no longer fresh
+ * - addresses that an operator imported and that were never checked
+ * - addresses that name servers or a verifier rejected more than a day ago. An address that only our
+ *   own rules or its source rejected is left out. If the retention job has deleted the evidence, the
+ *   reason is unknown, and the address is copied
+ * - candidates of earlier lookups that were never checked, with the pause that a mail server asked for
+ * - addresses that NPPES lists
+ *
+ * If several of these name an address, the newest is copied.
+ * @returns true if the lookup has candidates to check
  */
-const IS_DOUBTFUL = sql`(
-  exists (
-    select from email_checks c
-     where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
-       and (c.kind = 'verifier'
-            or c.kind = 'local' and c.reason = any(${sql.param(DNS_REFUSALS)}::text[])))
-  or not exists (
-    select from email_checks c
-     where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))`;
-
-/** Queues stored addresses that are no longer fresh or were rejected more than a day ago. */
-async function queueStale(
-  tx: Transaction,
-  known: readonly KnownLookup[],
-  freshnessMs: number,
-): Promise<void> {
-  const npis = known.map(({ npi }) => npi);
-  await tx.execute(sql`
-    with stale as (
-      select s.npi, s.email
+export async function copyKnown(
+  db: Database,
+  { npi, lookupId, listed, freshnessMs, canVerify }: KnownAddresses,
+): Promise<boolean> {
+  const rows = await run<{ waits: boolean }>(db)`
+    with known as (
+      select s.email, s.source, s.email_type as claimed_type, s.repeats_input,
+             case
+               when s.verdict = 'valid' or s.reason = 'imported' and s.last_validated_at is not null
+                 then 'valid'
+               else 'unknown'
+             end as claimed_verdict,
+             case when s.verdict = 'valid' or s.reason = 'imported' then s.last_validated_at end
+               as claimed_date,
+             null::timestamptz as check_after,
+             s.updated_at as at,
+             s.verdict = 'valid' or s.reason is distinct from 'imported' as is_stale
         from stored_emails s
-       where s.npi = any(${sql.param(npis)})
-         and not s.unchecked
-         and s.may_store
+       where s.npi = ${npi}
          and case
                when s.verdict = 'valid'
                  then s.last_validated_at < clock_timestamp() - ${span(freshnessMs)}
-               else s.updated_at < clock_timestamp() - ${span(RECHECK_MS)} and ${IS_DOUBTFUL}
+               when s.verdict = 'unknown' and s.reason in ('imported', 'forgotten') then true
+               else s.updated_at < clock_timestamp() - ${span(RECHECK_MS)} and (
+                 exists (
+                   select from email_checks c
+                    where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
+                      and (c.kind = 'verifier' or c.kind = 'local'
+                           and c.reason = any(${sql.param(DNS_REFUSALS)}::text[])))
+                 or not exists (
+                   select from email_checks c
+                    where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))
              end
-       order by s.npi, s.email
-         for update
+      union all
+      select c.email, c.source, c.claimed_type, c.repeats_input, c.claimed_verdict, c.claimed_date,
+             c.check_after, c.named_at, false
+        from candidates c
+       where c.npi = ${npi}
+         and c.lookup_id <> ${lookupId}
+         and c.verdict is null
+         and c.may_store
+         -- Leaves out candidates that another lookup has checked since then.
+         and not exists (
+           select from stored_emails s
+            where s.npi = c.npi and s.email = c.email and s.updated_at >= c.named_at)
+      union all
+      select email, 'nppes', null, false, 'unknown', null, null, '-infinity', false
+        from unnest(${sql.param([...listed])}::text[]) listed (email)
+       where not exists (select from stored_emails s where s.npi = ${npi} and s.email = listed.email)
+    ), newest as (
+      select distinct on (email) * from known order by email, at desc
+    ), copied as (
+      insert into candidates (
+        lookup_id, npi, email, source, claimed_type, claimed_verdict, claimed_date, repeats_input,
+        may_store, check_after
+      )
+      select ${lookupId}, ${npi}, email, source, claimed_type, claimed_verdict, claimed_date,
+             repeats_input, true, check_after
+        from newest
+       where (${canVerify}::boolean or claimed_verdict = 'valid'
+               and claimed_date >= clock_timestamp() - ${span(freshnessMs)})
+         and not is_suppressed(${npi}, email)
+       order by email collate "C"
+          on conflict do nothing
+      returning email, source, claimed_verdict
+    ), named as (
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
+      select ${npi}, c.email, ${lookupId}, 'named', c.source, c.claimed_verdict,
+             case when n.is_stale or exists (
+               select from email_checks e
+                where e.npi = ${npi} and e.email = c.email and e.kind = 'named'
+                  and e.source = c.source) then ${STALE} end
+        from copied c join newest n using (email)
     )
-    update stored_emails s
-       set unchecked = true,
-           updated_at = clock_timestamp(),
-           -- Clears our rejection. Otherwise the next check would assume that the source called the
-           -- address invalid.
-           verdict = case when s.verdict = 'valid' then 'valid' else 'unknown' end,
-           reason = case when s.verdict = 'valid' then s.reason end,
-           last_validated_at = case when s.verdict = 'valid' then s.last_validated_at end
-      from stale
-     where (s.npi, s.email) = (stale.npi, stale.email)`);
+    select exists (select from copied)
+        or exists (
+             select from candidates where lookup_id = ${lookupId} and verdict is null) as waits`;
+  return only(rows).waits;
+}
+
+/** A candidate with all data that its check needs. */
+export interface CandidateToCheck
+  extends Omit<NamedCandidate, 'isCurrent' | 'confidence'>,
+    Pick<Candidate, 'source' | 'repeatsInput'> {
+  /** The number of different sources that named the address within the last 30 days. */
+  readonly namedBy: number;
+  /** True if NPPES lists the address for this provider as an endpoint of type DIRECT. */
+  readonly isTypedDirect: boolean;
+  /**
+   * The time at which the check begins, in milliseconds since the epoch by PostgreSQL's clock.
+   * Customers see it as the date of the check, and a worker's clock may be wrong.
+   */
+  readonly begunAt: number;
+  /**
+   * The newest verdict other than `unknown` that a verifier gave within the last 24 hours. `at` is
+   * in milliseconds since the epoch.
+   */
+  readonly lastVerdict:
+    | (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number })
+    | null;
+  /** The verifiers that returned `unknown` within the last 24 hours, each with its reason. */
+  readonly undecided: Readonly<Record<string, string>>;
+  /** The time since the lookup learned of the address, in milliseconds. */
+  readonly waitedMs: number;
+}
+
+/** The next candidate to check, if any. */
+export interface NextCandidate {
+  /** The best candidate that may be checked now. */
+  readonly candidate: CandidateToCheck | null;
+  /** True if candidates wait for the end of the pause that their mail servers asked for. */
+  readonly areLater: boolean;
+}
+
+type NextRow = Omit<CandidateToCheck, 'email'> &
+  Pick<NextCandidate, 'areLater'> & {
+    readonly email: string | null;
+    /** The end of the renewed turn. */
+    readonly until: Date;
+  };
+
+/**
+ * Renews the turn, and returns the lookup's best candidate that waits for its check. The best is
+ * checked first, because no other address is checked once one is valid. Addresses at an employer's
+ * domain come first, then those of a professional type, then those that their source names as
+ * current, calls valid, or is more confident of, and then the newest.
+ * @param search.employerDomains the registrable domains of the person's likely employers
+ * @param search.except addresses that the caller has already handled
+ * @param search.isDeadline true to check even before the end of a mail server's pause
+ * @param search.greylistMs the longest such pause
+ * @param search.turnMs the longest duration of the check
+ * @returns null if the turn is over
+ */
+export async function nextCandidate(
+  db: Database,
+  turn: Turn,
+  search: {
+    readonly employerDomains: readonly string[];
+    readonly except: readonly string[];
+    readonly isDeadline: boolean;
+    readonly greylistMs: number;
+    readonly turnMs: number;
+  },
+): Promise<NextCandidate | null> {
+  const { employerDomains, except, isDeadline, greylistMs, turnMs } = search;
+  const isPaused = lasts(sql`check_after`, greylistMs);
+  const [next] = await run<NextRow>(db)`
+    with renewed as (
+      update lookups
+         set turn_until = clock_timestamp() + ${span(turnMs)}
+       where id = ${turn.lookupId}
+         and turn_of = ${turn.requestId}
+         and turn_until = ${turn.until}
+      returning turn_until
+    ), waiting as (
+      select *, coalesce(${isPaused}, false) and not ${isDeadline}::boolean as is_later
+        from candidates
+       where lookup_id = ${turn.lookupId}
+         and verdict is null
+         and email <> all(${sql.param([...except])}::text[])
+         and not is_suppressed(npi, email)
+    ), best as (
+      select *
+        from waiting
+       where not is_later
+       order by exists (
+                  select from unnest(${sql.param([...employerDomains])}::text[]) employer(domain)
+                   where email like '%@' || domain or email like '%.' || domain) desc,
+                claimed_type = 'professional' desc nulls last,
+                is_current desc,
+                claimed_verdict = 'valid' desc,
+                confidence desc nulls last,
+                claimed_date desc nulls last,
+                email
+       limit 1
+    )
+    select renewed.turn_until as until,
+           exists (select from waiting where is_later) as "areLater",
+           s.email,
+           s.claimed_type as "vendorType",
+           s.claimed_verdict as verdict,
+           s.claimed_date as "validatedAt",
+           s.source,
+           ${IS_TYPED_DIRECT} as "isTypedDirect",
+           s.repeats_input as "repeatsInput",
+           floor(${epochMs(sql`clock_timestamp()`)})::float8 as "begunAt",
+           (select json_build_object(
+                     'verdict', c.verdict,
+                     'reason', c.reason,
+                     'at', ${epochMs(sql`c.at`)})
+              from email_checks c
+             where c.npi = s.npi and c.email = s.email
+               and c.kind = 'verifier' and c.verdict <> 'unknown'
+               and c.at > now() - interval '24 hours'
+             order by c.id desc limit 1) as "lastVerdict",
+           (select coalesce(json_object_agg(c.source, c.reason), '{}')
+              from email_checks c
+             where c.npi = s.npi and c.email = s.email
+               and c.kind = 'verifier' and c.verdict = 'unknown'
+               and c.reason <> 'greylisted'
+               and not starts_with(c.reason, 'verifier_')
+               and c.at > now() - interval '24 hours') as undecided,
+           ${epochMs(sql`clock_timestamp() - s.named_at`)} as "waitedMs",
+           ${namedBy(0)} as "namedBy"
+      from renewed left join best s on true`;
+  if (next === undefined) return null;
+  const { until, areLater, email, ...rest } = next;
+  turn.until = until;
+  return { candidate: email === null ? null : { ...rest, email }, areLater };
+}
+
+/** A candidate whose check has ended. */
+type CheckedCandidate = Pick<Candidate, 'lookupId' | 'email'>;
+
+/**
+ * Records the verdict about a candidate with its evidence, in its row and in the directory. The
+ * directory gets it from the candidate's row. So nothing is recorded if the address was erased during
+ * the check, and the directory gets no address that may not be kept.
+ */
+export async function recordVerdict(
+  db: Database,
+  { lookupId, email }: CheckedCandidate,
+  evidence: readonly Evidence[],
+  { verdict, reason, emailType, validatedAt }: CheckedEmail,
+): Promise<void> {
+  const last = {
+    kind: 'verdict',
+    source: SERVICE,
+    verdict,
+    reason,
+    durationMs: null,
+  } as const;
+  await run(db)`
+    with checked as (
+      update candidates
+         set verdict = ${verdict},
+             email_type = ${emailType},
+             reason = ${reason},
+             validated_at = ${validatedAt}::timestamptz,
+             check_after = null
+       where lookup_id = ${lookupId} and email = ${email}
+      returning *
+    ), stored as (
+      insert into stored_emails as s (
+        npi, email, verdict, email_type, reason, last_validated_at, source, repeats_input
+      )
+      select npi, email, verdict, email_type, reason, validated_at, source, repeats_input
+        from checked
+       where may_store
+          on conflict (npi, email) do update
+         set verdict = excluded.verdict,
+             email_type = excluded.email_type,
+             reason = excluded.reason,
+             last_validated_at = excluded.last_validated_at,
+             source = excluded.source,
+             repeats_input = s.repeats_input and excluded.repeats_input,
+             updated_at = clock_timestamp()
+    ), evidence as (${insertEvidence(lookupId, [...evidence, last], sql`checked`)})
+    select`;
 }
 
 /**
- * Inserts a `named` row for each queued address of each lookup. If the same address is queued for
- * the same lookup again, no second row is inserted.
- * @returns the ids of the lookups that have queued addresses
+ * Records the evidence of a check that reached no verdict. The candidate waits for another check.
+ * @param greylistMs how long its mail server asked us to wait; null if it did not ask
  */
-async function nameQueued(
-  tx: Transaction,
-  known: readonly KnownLookup[],
-  freshnessMs: number,
-  canVerify: boolean,
-): Promise<Set<string>> {
-  const rows = await tx.execute<Pick<KnownLookup, 'lookupId'>>(sql`
+export async function recordUndecided(
+  db: Database,
+  { lookupId, email }: CheckedCandidate,
+  evidence: readonly Evidence[],
+  greylistMs: number | null,
+): Promise<void> {
+  let checkAfter = sql`check_after`;
+  if (greylistMs !== null) checkAfter = sql`clock_timestamp() + ${span(greylistMs)}`;
+  await run(db)`
     with waiting as (
-      select known."lookupId",
-             s.*,
-             s.last_validated_at < clock_timestamp() - ${span(freshnessMs)} as is_stale
-        from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
-               known (npi text, "lookupId" text)
-        join stored_emails s using (npi)
-       where s.unchecked
-         and s.may_store
-         and not is_suppressed(s.npi, s.email)
-    ), queued as (
-      select *
-        from waiting
-       where ${canVerify}::boolean or (verdict = 'valid' and not is_stale)
-    ), named as (
-      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
-      select npi, email, "lookupId", 'named', source, verdict,
-             case
-               when is_stale
-                 or (verdict <> 'valid' and exists (
-                   select from email_checks c
-                    where c.npi = q.npi
-                      and c.email = q.email
-                      and c.kind = 'named'
-                      and c.source = q.source))
-               then ${STALE}
-             end
-        from queued q
-       where not exists (
-         select from email_checks c
-          where c.lookup_id = q."lookupId"
-            and c.npi = q.npi
-            and c.email = q.email
-            and c.kind = 'named')
+      update candidates
+         set check_after = ${checkAfter}
+       where lookup_id = ${lookupId} and email = ${email} and verdict is null
+      returning *
+    ), evidence as (${insertEvidence(lookupId, evidence, sql`waiting`)})
+    select`;
+}
+
+/**
+ * Inserts the evidence of a check, if its candidate still exists. A check that had to wait for a
+ * verifier starts again from the beginning. The results of our own rules (kind `local`) are then the
+ * same and are not inserted again.
+ */
+function insertEvidence(
+  lookupId: string,
+  lines: readonly Evidence[],
+  candidate: SQL,
+): SQL {
+  return sql`
+    insert into email_checks (
+      npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms
     )
-    select distinct "lookupId" from queued`);
-  return new Set(rows.map(({ lookupId }) => lookupId));
+    select a.npi, a.email, ${lookupId}, line.kind, line.source, line.verdict, line.reason,
+           line."durationMs", line."waitedMs"
+      from ${candidate} a,
+           jsonb_to_recordset(${JSON.stringify(lines)}::jsonb) line (
+             kind text, source text, verdict text, reason text,
+             "durationMs" integer, "waitedMs" integer
+           )
+     where line.kind <> 'local' or not exists (
+             select from email_checks c
+              where c.lookup_id = ${lookupId}
+                and c.npi = a.npi
+                and c.email = a.email
+                and c.kind = 'local'
+                and c.verdict = line.verdict
+                and c.reason is not distinct from line.reason)`;
 }

@@ -1,12 +1,12 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { type Database, run, span, transaction } from '../client.ts';
 import { clockTime } from '../schema/columns.ts';
 import { type emailChecks, storedEmails } from '../schema.ts';
 import { type EmailType, PATTERN_SOURCE, SERVICE } from '../words.ts';
 import { epochMs } from './sources.ts';
 
-// The results of the checks of addresses, which are kept in email_checks, and the verdicts, which
-// are kept in stored_emails.
+// The results of the checks of addresses, which are kept in email_checks as evidence, and the checks
+// of stored addresses that no request waits for.
 
 type EmailCheck = Readonly<typeof emailChecks.$inferSelect>;
 type StoredEmail = Readonly<typeof storedEmails.$inferSelect>;
@@ -25,19 +25,19 @@ export interface CheckedEmail extends Pick<Evidence, 'verdict' | 'reason'> {
 }
 
 /**
- * The `reason` of a `named` row in email_checks that was inserted because a stored address was
- * queued again. It shows that the source did not report the address again.
+ * The `reason` of a `named` row in email_checks that was inserted because a lookup copied a known
+ * address. It shows that the source did not report the address again.
  */
 export const STALE = 'stale';
 
 /**
- * True if NPPES lists the stored address `s` for its provider as one that receives Direct messages.
+ * True if NPPES lists the address `s` for its provider as one that receives Direct messages.
  */
 export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
   where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
 /**
- * Counts the sources that named the stored address `s` in the last 30 days plus `agoMs`. An address
+ * Counts the sources that named the address `s` in the last 30 days plus `agoMs`. An address
  * that we wrote ourselves is a guess, so it does not count.
  */
 export function namedBy(agoMs: number): SQL {
@@ -83,14 +83,13 @@ export async function missingShare(
 }
 
 /**
- * Records the results of an address's checks and the verdict. Nothing is recorded if the address
- * was erased during the check.
- * @param address.lookupId null if no request waits for the check
- * @param checked null if the checks reached no verdict
+ * Records that a stored address was checked without a request that waits for it. Nothing is recorded
+ * if the address was erased during the check.
+ * @param checked null if the checks reached no verdict. The stored address then stays as it is
  */
-export async function recordCheck(
+export async function recordRecheck(
   db: Database,
-  address: CheckedAddress,
+  { npi, email }: Pick<StoredEmail, 'npi' | 'email'>,
   evidence: readonly Evidence[],
   checked: CheckedEmail | null,
 ): Promise<void> {
@@ -99,63 +98,30 @@ export async function recordCheck(
     const { verdict, reason } = checked;
     lines.push({ kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null });
   }
-  if (lines.length === 0) return;
+  const isAddress = and(eq(storedEmails.npi, npi), eq(storedEmails.email, email));
   await transaction(db, async (tx) => {
-    // An erasure locks the two tables in the same order, so it cannot deadlock with this.
-    if (checked) await storeVerdict(tx, address, checked);
-    await insertEvidence(tx, address, lines);
+    if (checked) {
+      const { verdict, reason, emailType, validatedAt: lastValidatedAt } = checked;
+      const newest = {
+        verdict,
+        reason,
+        emailType,
+        lastValidatedAt,
+        updatedAt: clockTime,
+      };
+      await tx.update(storedEmails).set(newest).where(isAddress);
+    }
+    await tx.execute(sql`
+      insert into email_checks (npi, email, kind, source, verdict, reason, duration_ms, waited_ms)
+      select s.npi, s.email, line.kind, line.source, line.verdict, line.reason,
+             line."durationMs", line."waitedMs"
+        from stored_emails s,
+             jsonb_to_recordset(${JSON.stringify(lines)}::jsonb) line (
+               kind text, source text, verdict text, reason text,
+               "durationMs" integer, "waitedMs" integer
+             )
+       where s.npi = ${npi} and s.email = ${email}`);
   });
-}
-
-type CheckedAddress = Pick<StoredEmail, 'npi' | 'email'> & Pick<EmailCheck, 'lookupId'>;
-
-async function storeVerdict(
-  tx: Transaction,
-  { npi, email }: CheckedAddress,
-  { verdict, reason, emailType, validatedAt }: CheckedEmail,
-): Promise<void> {
-  await tx
-    .update(storedEmails)
-    .set({
-      verdict,
-      emailType,
-      reason,
-      unchecked: false,
-      lastValidatedAt: validatedAt,
-      checkingUntil: null,
-      updatedAt: clockTime,
-    })
-    .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email)));
-}
-
-async function insertEvidence(
-  tx: Transaction,
-  { npi, email, lookupId }: CheckedAddress,
-  lines: readonly Evidence[],
-): Promise<void> {
-  await tx.execute(sql`
-    insert into email_checks (
-      npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms
-    )
-    select s.npi, s.email, ${lookupId}, line.kind, line.source, line.verdict, line.reason,
-           line."durationMs", line."waitedMs"
-      from stored_emails s,
-           jsonb_to_recordset(${JSON.stringify(lines)}::jsonb) line (
-             kind text, source text, verdict text, reason text,
-             "durationMs" integer, "waitedMs" integer
-           )
-     where s.npi = ${npi}
-       and s.email = ${email}
-       -- A check that had to wait for a verifier later starts again from the beginning. The results
-       -- of our own rules (kind 'local') are then the same and are not inserted again.
-       and (line.kind <> 'local' or not exists (
-         select from email_checks c
-          where c.lookup_id = ${lookupId}
-            and c.npi = s.npi
-            and c.email = s.email
-            and c.kind = 'local'
-            and c.verdict = line.verdict
-            and c.reason is not distinct from line.reason))`);
 }
 
 /** An address that goes stale soon. */
@@ -164,7 +130,7 @@ interface Fading extends Pick<StoredEmail, 'npi' | 'email' | 'source'> {
   readonly isTypedDirect: boolean;
   readonly namedBy: number;
   /** The time when the address was read, in milliseconds since the epoch by PostgreSQL's clock. */
-  readonly claimedAt: number;
+  readonly begunAt: number;
 }
 
 /**
@@ -194,7 +160,7 @@ export async function listFading(
            s.source,
            ${IS_TYPED_DIRECT} as "isTypedDirect",
            ${namedBy(search.freshnessMs)} as "namedBy",
-           floor(${readAt})::float8 as "claimedAt"
+           floor(${readAt})::float8 as "begunAt"
       from (
         select distinct npi from (
           select npi from requests where test_outcome is null order by id desc limit ${ASKED}
@@ -202,12 +168,10 @@ export async function listFading(
       ) asked
       join stored_emails s on s.npi = asked.npi
      where s.verdict = 'valid'
-       and not s.unchecked
-       and s.may_store
        and s.last_validated_at >= ${stale}
        and s.last_validated_at < ${stale} + ${span(search.leadMs)}
        and not is_suppressed(s.npi, s.email)
-       and not is_inactive(s.npi)
+       and refusal_of(s.npi) is null
        -- Skips addresses that were checked within the last day without a verdict. Otherwise they
        -- would take the places of other addresses in every call.
        and not exists (

@@ -15,6 +15,7 @@ import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import type { Suppression } from '../privacy/suppressions.ts';
 import {
+  candidates,
   emailChecks,
   lookups,
   providerEndpoints,
@@ -51,7 +52,7 @@ export interface EvidenceAttempt extends Readonly<typeof vendorAttempts.$inferSe
 export type EvidenceCheck = typeof emailChecks.$inferSelect;
 export type EvidenceSlot = typeof sourceSlots.$inferSelect;
 export type Evidence = Awaited<ReturnType<typeof readEvidence>>;
-/** A lookup with all its vendor attempts and checks, or a request that needed no lookup. */
+/** A lookup with all its vendor attempts, checks, and waiting addresses, or a request that needed no lookup. */
 export type Chapter = Evidence['chapters'][number];
 
 const {
@@ -129,6 +130,8 @@ export async function readEvidence(db: Database, about: About) {
         requests: own,
         attempts: found.attempts.filter(({ lookupId }) => lookupId === id),
         checks: checks.filter(({ lookupId }) => lookupId === id),
+        /** The addresses that still wait for a check. */
+        waiting: found.waiting.filter(({ lookupId }) => lookupId === id),
         /** The rate-limit slots that these requests are waiting for now. */
         slots: found.slots.filter(({ requestId }) =>
           own.some(({ id }) => id === requestId),
@@ -183,8 +186,8 @@ async function readSuppressions(
 }
 
 /**
- * Reads the lookups of requests, their vendor attempts, and the rate-limit slots that the requests
- * are waiting for.
+ * Reads the lookups of requests, their vendor attempts, the addresses that wait for a check, and the
+ * rate-limit slots that the requests are waiting for.
  */
 async function readFindings(
   tx: PostgresJsDatabase,
@@ -207,6 +210,11 @@ async function readFindings(
         asc(vendorAttempts.vendor),
         asc(vendorAttempts.n),
       ),
+    waiting: await tx
+      .select()
+      .from(candidates)
+      .where(and(inArray(candidates.lookupId, lookupIds), isNull(candidates.verdict)))
+      .orderBy(asc(candidates.namedAt), asc(candidates.email)),
     slots: await tx
       .select()
       .from(sourceSlots)

@@ -54,37 +54,32 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
     ), written as (
       -- The rows are sorted, so that two concurrent imports cannot deadlock.
       insert into stored_emails as s
-             (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
+             (npi, email, email_type, verdict, reason, last_validated_at, source)
       select npi,
              email,
              "emailType",
-             case when "validatedAt" is null then 'unknown' else 'valid' end,
-             case when "validatedAt" is not null then 'imported' end,
+             -- The next lookup checks an address without a date, or whose domain was never checked.
+             case when "validatedAt" is not null and checked then 'valid' else 'unknown' end,
+             'imported',
              "validatedAt",
-             source,
-             "validatedAt" is null or not checked
+             source
         from newest
        where not suppressed
        order by npi collate "C", email collate "C"
           on conflict (npi, email) do update
          set email_type = excluded.email_type,
-             verdict = excluded.verdict,
+             -- An address that passed our checks stays valid, because a lookup may be about to
+             -- return it.
+             verdict = case when s.verdict = 'valid' then 'valid' else excluded.verdict end,
              reason = excluded.reason,
              last_validated_at = excluded.last_validated_at,
              source = excluded.source,
-             -- An address that passed our checks stays checked, because a lookup may be about to
-             -- return it.
-             unchecked = excluded.unchecked
-                         and not (s.verdict = 'valid' and not s.unchecked and s.may_store),
-             checking_until = null,
-             may_store = true,
              updated_at = clock_timestamp()
-       where excluded.verdict = 'valid' and case
-         -- Importing the same data again does not interrupt a check that has begun.
-         when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
-                               or s.source <> excluded.source
-         when not s.may_store then true
+       where excluded.last_validated_at is not null and case
          when s.verdict = 'valid' then s.last_validated_at < excluded.last_validated_at
+         when s.verdict = 'unknown' and s.reason = 'imported'
+           then s.last_validated_at is distinct from excluded.last_validated_at
+                or s.source <> excluded.source
          -- A rejected address is only replaced if it was validated after the rejection, which was
          -- the last update of the row.
          else s.updated_at < excluded.last_validated_at

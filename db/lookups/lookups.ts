@@ -14,8 +14,8 @@ import { lookups } from '../schema.ts';
 import type { EmployerKind } from '../words.ts';
 
 // Requests that wait for the same NPI and requested type share a lookup, even if they belong to
-// different organizations. Each vendor is called and paid once for all requests of a lookup. Each
-// request is settled separately and charged to its own organization.
+// different organizations. They also share its turn (turns.ts), so each vendor is called and paid
+// once. Each request is settled separately and charged to its own organization.
 
 /**
  * How long a vendor is skipped, at most, after our own checks rejected all addresses that it named.
@@ -32,86 +32,66 @@ export interface LookupFacts {
 
 /** The lookup that a request has joined. */
 interface JoinedLookup extends Pick<typeof lookups.$inferSelect, 'requestedType'> {
-  readonly requestId: string;
   readonly lookupId: string;
   /** The vendors to skip. */
   readonly misses: string[];
 }
 
 /**
- * Joins requests of one batch to the open lookups for their NPIs and types, and marks the requests
- * as `in-progress`. Opens a lookup if there isn't one for an NPI and type.
- * @param facts what we know about the person, by request id. It is stored if the request opens a
- * lookup
- * @returns the lookups by request id, without requests that are final. `misses` lists the vendors
- * to skip, because they had no result for the same facts within the last `missMs`. A vendor whose
- * addresses were all rejected by our checks is skipped for one day at most
+ * Joins a request to the open lookup for its NPI and type, or opens one, and marks the request as
+ * `in-progress`. Safe to repeat.
+ * @param facts what we know about the person. It is stored if the request opens a lookup
+ * @returns null if the request is final. `misses` lists the vendors to skip, because they had no
+ * result for the same facts within the last `missMs`. A vendor whose addresses were all rejected by
+ * our checks is skipped for one day at most
  */
-export async function joinLookups(
+export async function joinLookup(
   db: Database,
-  requestIds: readonly string[],
-  facts: ReadonlyMap<string, LookupFacts> = new Map(),
+  requestId: string,
+  facts: LookupFacts | null = null,
   missMs = 0,
-) {
-  const wanted = requestIds.map((requestId) => ({
-    requestId,
-    id: newId('lkp'),
-    ...facts.get(requestId),
-  }));
+): Promise<JoinedLookup | null> {
+  const { hash, employer } = facts ?? { hash: null, employer: null };
   const ourMissMs = Math.min(missMs, OUR_MISS_MS);
-  const rows = await run<JoinedLookup>(db)`
-    with new as materialized (
-      select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb)
-        new ("requestId" text, id text, hash text, employer text)
-    ), open as materialized (
-      -- Filters by a list of ids, here and below. With only a join, PostgreSQL would read the whole
-      -- table as long as the table is small.
-      select r.*, new.id as new_id, new.hash, new.employer
-        from requests r join new on r.id = new."requestId"
-       where r.id = any(array(select "requestId" from new)) and r.settled_at is null
-       order by r.id
-         for update of r
+  const [joined = null] = await run<JoinedLookup>(db)`
+    with request as materialized (
+      select * from requests where id = ${requestId} and settled_at is null for update
     ), batch as materialized (
       -- Locks the batch before the lookup, in the same order as a settlement, to avoid deadlocks.
-      -- The update of requests below changes the batch through a trigger.
-      select 1 from batches where id = any(array(select batch_id from open)) for no key update
+      -- The update of the request below changes the batch through a trigger.
+      select from batches where id = (select batch_id from request) for no key update
     ), lookup as (
       insert into lookups (id, npi, requested_type, opened_at, facts, employer)
-      select distinct on (npi, requested_type)
-             new_id, npi, requested_type, clock_timestamp(), hash, employer
-        from open
+      select ${newId('lkp')}, npi, requested_type, clock_timestamp(), ${hash}, ${employer}
+        from request
        where lookup_id is null and exists (select from batch)
-       order by npi, requested_type
           on conflict (npi, requested_type) where closed_at is null
           -- The update changes nothing. It locks the open lookup and returns its id.
           do update set npi = excluded.npi
-      returning id, npi, requested_type
+      returning id
     ), joined as (
       update requests r
-         set lookup_id = l.id,
+         set lookup_id = lookup.id,
              status = 'in-progress',
              started_at = coalesce(r.started_at, date_trunc('milliseconds', clock_timestamp()))
-        from open join lookup l using (npi, requested_type)
-       where r.id = any(array(select id from open))
-         and r.id = open.id
-         and open.lookup_id is null
-      returning r.id, r.lookup_id
+        from lookup
+       where r.id = ${requestId}
+      returning r.lookup_id
     )
-    select id as "requestId",
-           coalesce(joined.lookup_id, open.lookup_id) as "lookupId",
+    select coalesce(request.lookup_id, joined.lookup_id) as "lookupId",
            requested_type as "requestedType",
            array(
              select a.vendor
                from lookups l join vendor_attempts a on a.lookup_id = l.id
-              where l.npi = open.npi
-                and l.requested_type = open.requested_type
-                and l.facts = open.hash
+              where l.npi = request.npi
+                and l.requested_type = request.requested_type
+                and l.facts = ${hash}
                 and a.ended_at > clock_timestamp() - case
                       when a.state = 'miss' then ${span(missMs)}
                       when a.state = 'found' and a.reason is not null then ${span(ourMissMs)}
                     end) as misses
-      from open left join joined using (id)`;
-  return new Map(rows.map((row) => [row.requestId, row]));
+      from request left join joined on true`;
+  return joined;
 }
 
 /**
@@ -159,15 +139,15 @@ export interface DoubtedChecks {
 }
 
 /**
- * The numbers of deleted check results, requeued addresses, and vendor responses that no longer
- * count.
+ * The numbers of deleted check results, of stored addresses to check again, and of vendor responses
+ * that no longer count.
  */
 export type ForgottenChecks = Readonly<Record<'checks' | 'addresses' | 'misses', number>>;
 
 /**
  * Undoes wrong rejections by a broken DNS resolver or verifier. Deletes the rejections that match
- * the filter, queues the rejected addresses to be checked again, and makes the next lookup call the
- * vendors that named these addresses. Valid addresses and settled requests stay as they are.
+ * the filter, makes the next lookup check the rejected addresses again, and makes it call the vendors
+ * that named these addresses. Valid addresses and settled requests stay as they are.
  * @param isRehearsal true to roll everything back, including the audit log entry, and only return
  * the counts
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
@@ -206,36 +186,42 @@ async function removeChecks(
   const since = doubted.since.toISOString();
   const until = doubted.until.toISOString();
   const rows = await run<ForgottenChecks>(tx)`
-    with rejections as (
-      delete from email_checks
+    with rejections as materialized (
+      select id, npi, email
+        from email_checks
        where at >= ${since}::timestamptz
          and at < ${until}::timestamptz
          and kind in ('local', 'verifier')
          and verdict <> 'valid'
          and (${verdictReason}::text is null or reason = ${verdictReason})
          and (${source}::text is null or kind = 'verifier' and source = ${source})
-      returning npi, email
     ), doubted as (
       select distinct npi, email from rejections
+    ), waiting as (
+      -- The candidates of open lookups wait for a check again.
+      update candidates c
+         set verdict = null, email_type = null, reason = null, validated_at = null
+        from doubted
+       where (c.npi, c.email) = (doubted.npi, doubted.email) and c.verdict <> 'valid'
     ), held as (
       -- Rows are locked in the same order as in all other statements, so that no two statements can
       -- deadlock.
       select s.npi, s.email
         from stored_emails s join doubted using (npi, email)
-       where s.verdict <> 'valid' and not s.unchecked
+       where s.verdict <> 'valid' and s.reason is distinct from 'imported'
        order by s.npi, s.email
          for update of s
     ), addresses as (
       update stored_emails s
          set verdict = 'unknown',
-             reason = null,
+             reason = 'forgotten',
              last_validated_at = null,
-             unchecked = true,
-             checking_until = null,
              updated_at = clock_timestamp()
         from held
        where (s.npi, s.email) = (held.npi, held.email)
       returning 1
+    ), checks as (
+      delete from email_checks where id = any(array(select id from rejections)) returning 1
     ), misses as (
       update vendor_attempts a
          set reason = null
@@ -250,7 +236,7 @@ async function removeChecks(
          and a.reason = 'none_valid'
       returning 1
     )
-    select (select count(*)::int from rejections) as checks,
+    select (select count(*)::int from checks) as checks,
            (select count(*)::int from addresses) as addresses,
            (select count(*)::int from misses) as misses`;
   return only(rows);

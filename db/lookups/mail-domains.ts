@@ -60,8 +60,6 @@ export async function readMailDomains(
              from stored_emails
             where split_part(email, '@', 2) = asked.domain
               and verdict = 'valid'
-              and not unchecked
-              and may_store
               -- Addresses that we wrote ourselves would only confirm their own form.
               and source <> ${PATTERN_SOURCE}
               and not is_suppressed(npi, email)
@@ -72,7 +70,10 @@ export async function readMailDomains(
      group by asked.domain`;
 }
 
-/** Returns true if the directory has the address for another NPI, unless it is invalid there. */
+/**
+ * Returns true if the address is known for another NPI, in the directory or as a candidate, unless it
+ * is invalid there.
+ */
 export async function isOfAnother(
   db: Database,
   email: string,
@@ -81,6 +82,11 @@ export async function isOfAnother(
   const [row] = await run<{ held: boolean }>(db)`
     select exists (
       select from stored_emails
-       where email = ${email} and npi <> ${npi} and verdict <> 'invalid') as held`;
+       where email = ${email} and npi <> ${npi} and verdict <> 'invalid'
+      union all
+      select from candidates
+       where email = ${email}
+         and npi <> ${npi}
+         and coalesce(verdict, claimed_verdict) <> 'invalid') as held`;
   return row?.held === true;
 }

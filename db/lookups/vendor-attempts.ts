@@ -1,6 +1,6 @@
 import { and, eq, gt, inArray, notExists, sql } from 'drizzle-orm';
 import { alias } from 'drizzle-orm/pg-core';
-import { type Database, run, span, transaction } from '../client.ts';
+import { type Database, query, run, span, transaction } from '../client.ts';
 import { clockTime } from '../schema/columns.ts';
 import { vendorAttempts } from '../schema.ts';
 import { accountOf, type VendorAttemptState } from '../words.ts';
@@ -29,40 +29,26 @@ export interface AttemptKey extends AttemptId {
   readonly era: number;
 }
 
-/**
- * A lookup, with the reason (`obstacle`) why each vendor cannot be called. `obstacle` is null if
- * the vendor can be called.
- */
-export interface Judged {
-  readonly requestId: string;
-  readonly lookupId: string;
-  readonly judged: readonly Readonly<{ vendor: string; obstacle: string | null }>[];
-}
+/** A vendor that a lookup skips, with the reason. */
+export type SkippedVendor = Readonly<Record<'vendor' | 'obstacle', string>>;
 
-/** Records the vendors that a lookup skips, with the reasons. Safe to repeat. */
+/** Records the vendors that a lookup skips. Safe to repeat. */
 export async function recordSkipped(
   db: Database,
-  lookups: readonly Judged[],
+  requestId: string,
+  lookupId: string,
+  skipped: readonly SkippedVendor[],
 ): Promise<void> {
-  const skipped = lookups.flatMap(({ requestId, lookupId, judged }) => {
-    const obstructed = judged.filter(({ obstacle }) => obstacle !== null);
-    return obstructed.map(({ vendor, obstacle }) => ({
-      requestId,
-      lookupId,
-      vendor,
-      obstacle,
-    }));
-  });
   if (skipped.length === 0) return;
   await run(db)`
     insert into vendor_attempts (
       lookup_id, vendor, n, request_id, state, reason, started_at, ended_at
     )
-    select "lookupId", vendor, 1, "requestId", 'skip', obstacle, at, at
+    select ${lookupId}, vendor, 1, ${requestId}, 'skip', obstacle, at, at
       from jsonb_to_recordset(${JSON.stringify(skipped)}::jsonb)
-             skipped ("lookupId" text, vendor text, "requestId" text, obstacle text),
+             skipped (vendor text, obstacle text),
            clock_timestamp() at
-     order by "lookupId", vendor
+     order by vendor
         on conflict do nothing`;
 }
 
@@ -137,8 +123,8 @@ export async function recordVendorJob(
         jobRef,
         endedAt: null,
         reason: null,
-        leasedAt: clockTime,
-        leaseUntil: sql`clock_timestamp() + ${span(nextPollMs)}`,
+        polledAt: clockTime,
+        nextPollAt: sql`clock_timestamp() + ${span(nextPollMs)}`,
       })
       .where(and(isUnanswered(key), notExists(isRepeated)));
     return change;
@@ -146,24 +132,20 @@ export async function recordVendorJob(
 }
 
 /**
- * Ends a call that was aborted, or whose worker died. Its response is lost, and other requests no
- * longer wait for it. If a poll was lost, the job continues and only its lease ends.
+ * Ends a call that was aborted, or whose worker died. Its response is lost. If a poll was lost, the
+ * job continues, and nothing changes.
  */
 export async function recordLost(
   db: Database,
   attempt: AttemptId,
   reason: string,
 ): Promise<void> {
-  await transaction(db, async (tx) => {
-    await tx
+  await query(db, (tx) =>
+    tx
       .update(vendorAttempts)
-      .set({ leaseUntil: clockTime })
-      .where(and(isAttempt(attempt), eq(vendorAttempts.state, 'pending')));
-    await tx
-      .update(vendorAttempts)
-      .set({ state: 'lost', reason, endedAt: clockTime, leaseUntil: null })
-      .where(and(isAttempt(attempt), eq(vendorAttempts.state, 'submitting')));
-  });
+      .set({ state: 'lost', reason, endedAt: clockTime })
+      .where(and(isAttempt(attempt), eq(vendorAttempts.state, 'submitting'))),
+  );
 }
 
 export interface VendorAnswerRecord {
@@ -199,7 +181,6 @@ export async function recordVendorAnswer(
         credits,
         endedAt: clockTime,
         candidates: named?.candidates.length ?? 0,
-        leaseUntil: null,
       })
       .where(isUnanswered(key))
       .returning({
@@ -235,11 +216,11 @@ export async function recordRefused(
        and a.state = 'found'
        and a.reason is null
        and not exists (
-         select from email_checks c join stored_emails s on (s.npi, s.email) = (c.npi, c.email)
+         select from email_checks c join candidates s using (lookup_id, email)
           where c.lookup_id = a.lookup_id
             and c.source = a.vendor
             and c.kind = 'named'
-            and (s.unchecked and s.email <> all(${sql.param([...unwanted])}::text[])
+            and (s.verdict is null and s.email <> all(${sql.param([...unwanted])}::text[])
                  or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`;
 }
 

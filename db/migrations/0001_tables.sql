@@ -135,6 +135,35 @@ CREATE TABLE "used_credits" (
 	CONSTRAINT "used_credits_pkey" PRIMARY KEY("hour","organization_id")
 );
 
+CREATE TABLE "candidates" (
+	"lookup_id" text NOT NULL,
+	"email" text NOT NULL,
+	"npi" text collate "C" NOT NULL,
+	"source" text NOT NULL,
+	"claimed_type" text,
+	"claimed_verdict" text NOT NULL,
+	"claimed_date" timestamp (3) with time zone,
+	"is_current" boolean DEFAULT false NOT NULL,
+	"confidence" real,
+	"repeats_input" boolean NOT NULL,
+	"may_store" boolean NOT NULL,
+	"named_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
+	"check_after" timestamp (3) with time zone,
+	"verdict" text,
+	"email_type" text,
+	"reason" text,
+	"validated_at" timestamp (3) with time zone,
+	CONSTRAINT "candidates_pkey" PRIMARY KEY("lookup_id","email"),
+	CONSTRAINT "candidates_claimed_verdict_check" CHECK (claimed_verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')),
+	CONSTRAINT "candidates_claimed_type_check" CHECK (claimed_type in ('professional', 'personal')),
+	CONSTRAINT "candidates_email_type_check" CHECK (email_type in ('professional', 'personal')),
+	CONSTRAINT "candidates_verdict_check" CHECK (verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')),
+	CONSTRAINT "candidates_valid_is_complete" CHECK (verdict <> 'valid' or (email_type is not null and validated_at is not null)),
+	CONSTRAINT "candidates_wait_or_checked" CHECK (case when verdict is null
+            then email_type is null and reason is null and validated_at is null
+            else check_after is null end)
+);
+
 CREATE TABLE "email_checks" (
 	"id" bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY (sequence name "email_checks_id_seq" INCREMENT BY 1 MINVALUE 1 MAXVALUE 9223372036854775807 START WITH 1 CACHE 1),
 	"npi" text collate "C" NOT NULL,
@@ -208,20 +237,15 @@ CREATE TABLE "stored_emails" (
 	"reason" text,
 	"last_validated_at" timestamp (3) with time zone,
 	"source" text NOT NULL,
-	"unchecked" boolean DEFAULT false NOT NULL,
-	"checking_until" timestamp (3) with time zone,
-	"checking_for" text,
 	"repeats_input" boolean DEFAULT false NOT NULL,
-	"may_store" boolean DEFAULT true NOT NULL,
-	"is_current" boolean DEFAULT false NOT NULL,
-	"confidence" real,
+	"professional_sought_at" timestamp (3) with time zone,
 	"first_seen_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
 	"updated_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
 	CONSTRAINT "stored_emails_pkey" PRIMARY KEY("npi","email"),
 	CONSTRAINT "stored_emails_npi_check" CHECK (npi ~ '^[0-9]{10}$'),
 	CONSTRAINT "stored_emails_email_type_check" CHECK (email_type in ('professional', 'personal')),
 	CONSTRAINT "stored_emails_verdict_check" CHECK (verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')),
-	CONSTRAINT "stored_emails_valid_is_complete" CHECK (verdict <> 'valid' or unchecked or (email_type is not null and last_validated_at is not null))
+	CONSTRAINT "stored_emails_valid_is_complete" CHECK (verdict <> 'valid' or (email_type is not null and last_validated_at is not null))
 );
 
 CREATE TABLE "vendor_attempts" (
@@ -232,8 +256,8 @@ CREATE TABLE "vendor_attempts" (
 	"state" text NOT NULL,
 	"job_ref" text,
 	"reason" text,
-	"lease_until" timestamp (3) with time zone,
-	"leased_at" timestamp (3) with time zone,
+	"next_poll_at" timestamp (3) with time zone,
+	"polled_at" timestamp (3) with time zone,
 	"polls" integer DEFAULT 0 NOT NULL,
 	"credits" numeric(12, 3) DEFAULT 0 NOT NULL,
 	"candidates" smallint DEFAULT 0 NOT NULL,
@@ -477,9 +501,12 @@ CREATE TABLE "lookups" (
 	"closed_at" timestamp (3) with time zone,
 	"facts" text,
 	"employer" text,
+	"turn_of" text,
+	"turn_until" timestamp (3) with time zone,
 	CONSTRAINT "lookups_npi_check" CHECK (npi ~ '^[0-9]{10}$'),
 	CONSTRAINT "lookups_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal')),
-	CONSTRAINT "lookups_employer_check" CHECK (employer in ('domain', 'name', 'unknown'))
+	CONSTRAINT "lookups_employer_check" CHECK (employer in ('domain', 'name', 'unknown')),
+	CONSTRAINT "lookups_turn_check" CHECK ((turn_of is null) = (turn_until is null))
 );
 
 CREATE TABLE "requests" (
@@ -647,6 +674,7 @@ ALTER TABLE "console_sessions" ADD CONSTRAINT "console_sessions_api_key_id_fkey"
 ALTER TABLE "organizations" ADD CONSTRAINT "organizations_sandbox_of_fkey" FOREIGN KEY ("sandbox_of") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "rate_windows" ADD CONSTRAINT "rate_windows_api_key_id_fkey" FOREIGN KEY ("api_key_id") REFERENCES "public"."api_keys"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "credit_balances" ADD CONSTRAINT "credit_balances_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "candidates" ADD CONSTRAINT "candidates_lookup_id_fkey" FOREIGN KEY ("lookup_id") REFERENCES "public"."lookups"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "email_checks" ADD CONSTRAINT "email_checks_lookup_id_fkey" FOREIGN KEY ("lookup_id") REFERENCES "public"."lookups"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "vendor_attempts" ADD CONSTRAINT "vendor_attempts_lookup_id_fkey" FOREIGN KEY ("lookup_id") REFERENCES "public"."lookups"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "vendor_attempts" ADD CONSTRAINT "vendor_attempts_request_id_fkey" FOREIGN KEY ("request_id") REFERENCES "public"."requests"("id") ON DELETE no action ON UPDATE no action;
@@ -670,16 +698,19 @@ CREATE INDEX "console_sessions_by_age" ON "console_sessions" USING btree ("creat
 CREATE UNIQUE INDEX "ledger_entries_reference_once" ON "ledger_entries" USING btree ("organization_id","reference") WHERE reference is not null;
 CREATE INDEX "ledger_entries_by_time" ON "ledger_entries" USING brin ("created_at");
 CREATE INDEX "ledger_entries_funding" ON "ledger_entries" USING btree ("organization_id","id") WHERE side = 'funding';
+CREATE INDEX "candidates_by_npi" ON "candidates" USING btree ("npi");
+CREATE INDEX "candidates_by_email" ON "candidates" USING btree ("email");
+CREATE INDEX "candidates_by_age" ON "candidates" USING btree ("named_at");
+CREATE INDEX "candidates_ended" ON "candidates" USING btree ("named_at") WHERE verdict is not null or not may_store;
 CREATE INDEX "email_checks_by_npi" ON "email_checks" USING btree ("npi","email","id");
 CREATE INDEX "email_checks_by_lookup" ON "email_checks" USING btree ("lookup_id") WHERE lookup_id is not null;
 CREATE INDEX "email_checks_by_email" ON "email_checks" USING btree ("email");
 CREATE INDEX "email_checks_by_verifier" ON "email_checks" USING btree ("at") WHERE kind = 'verifier';
 CREATE INDEX "source_slots_by_request" ON "source_slots" USING btree ("request_id");
 CREATE INDEX "source_spend_by_age" ON "source_spend" USING btree ("day");
-CREATE INDEX "stored_emails_going_stale" ON "stored_emails" USING btree ("last_validated_at") WHERE verdict = 'valid' and not unchecked;
-CREATE INDEX "stored_emails_not_kept" ON "stored_emails" USING btree ("updated_at") WHERE not may_store;
+CREATE INDEX "stored_emails_going_stale" ON "stored_emails" USING btree ("last_validated_at") WHERE verdict = 'valid';
 CREATE INDEX "stored_emails_by_email" ON "stored_emails" USING btree ("email");
-CREATE INDEX "stored_emails_by_domain" ON "stored_emails" USING btree (split_part(email, '@', 2),"last_validated_at" DESC NULLS LAST) WHERE verdict = 'valid' and not unchecked;
+CREATE INDEX "stored_emails_by_domain" ON "stored_emails" USING btree (split_part(email, '@', 2),"last_validated_at" DESC NULLS LAST) WHERE verdict = 'valid';
 CREATE INDEX "stored_emails_catch_all" ON "stored_emails" USING btree (split_part(email, '@', 2)) WHERE verdict = 'catch_all';
 CREATE UNIQUE INDEX "vendor_attempts_open" ON "vendor_attempts" USING btree ("lookup_id","vendor") WHERE ended_at is null;
 CREATE INDEX "vendor_attempts_by_time" ON "vendor_attempts" USING btree ("started_at");

@@ -202,11 +202,94 @@ begin
   kind := 'go';
 end $$;
 
+-- Returns true if an address of the directory may complete a request, unless it is suppressed. A
+-- personal address completes a request for `any` only if a professional one was looked for, either
+-- recently or in the lookup of this request (`is_sought`). Otherwise one customer's request for
+-- `personal` would change the results of all others.
+create function is_usable(stored stored_emails, wanted text, is_sought boolean, at timestamptz, freshness interval)
+returns boolean language sql stable as $$
+  select stored.verdict = 'valid'
+     and stored.last_validated_at >= at - freshness
+     and (wanted = stored.email_type
+          or wanted = 'any' and (stored.email_type = 'professional' or is_sought
+                                 or coalesce(stored.professional_sought_at >= at - freshness, false)))
+$$;
+
+-- Begins a step of a request's lookup: a call of a vendor, or the check of addresses (a_vendor is
+-- null). Returns what decides the step, and takes the lookup's turn for `turn` if the step needs it and
+-- it is free. Only the worker with the turn calls a vendor or checks addresses. So each is paid once,
+-- although several requests share the lookup.
+--
+-- The lookup is locked first, and each statement of the function reads what was committed before it.
+-- So what it returns is as new as the turn: nothing that the last turn recorded is missed. The lock
+-- ends with the function.
+--
+-- A turn is over at turn_until, even if its worker did not give it back. A retry of the same request
+-- waits for that too, because the former call may still run. A turn can't end later than `longest`
+-- from now. If it does, the clock was set back since it was taken, and it ends after `longest`.
+--
+-- until: the end of the turn that was taken; null if none was needed or none was free. free_in: the
+-- time until another request's turn is over. The rest is null without an attempt at the vendor: n,
+-- state, and reason of the last one, the number of lost ones, and the time until the next poll.
+-- orphan_of: an earlier lookup of the same NPI and type whose job at the vendor was not finished.
+create function begin_step(
+  a_request text, a_vendor text, turn interval, freshness interval,
+  out is_settled boolean, out refusal text, out is_stored boolean, out lookup text, out wanted text,
+  out n smallint, out state text, out reason text, out lost integer, out poll_in interval, out orphan_of text,
+  out until timestamptz, out free_in interval
+) language plpgsql as $$
+declare
+  longest constant interval := '210 s';
+  an_npi text;
+  held lookups;
+  at timestamptz;
+begin
+  select r.lookup_id into lookup from requests r where r.id = a_request;
+  select * into held from lookups l where l.id = lookup for no key update;
+  at := clock_timestamp();
+
+  select r.npi, r.requested_type, r.settled_at is not null, refusal_of(r.npi) into an_npi, wanted, is_settled, refusal
+    from requests r where r.id = a_request;
+  is_stored := exists (
+      select from stored_emails s
+       where s.npi = an_npi and is_usable(s, wanted, false, at, freshness) and not is_suppressed(s.npi, s.email))
+    or exists (
+      select from candidates c
+       where c.lookup_id = lookup and c.verdict = 'valid' and c.validated_at >= at - freshness
+         and wanted in ('any', c.email_type)
+         and not is_suppressed(c.npi, c.email));
+  select a.n, a.state, a.reason, case when a.polled_at <= at + interval '1 s' then a.next_poll_at - at end,
+         (select count(*) from vendor_attempts b where b.lookup_id = lookup and b.vendor = a_vendor and b.state = 'lost')
+    into n, state, reason, poll_in, lost
+    from vendor_attempts a where a.lookup_id = lookup and a.vendor = a_vendor order by a.n desc limit 1;
+  if n is null and a_vendor is not null then
+    select a.lookup_id into orphan_of
+      from lookups l join vendor_attempts a on a.lookup_id = l.id
+     where l.npi = an_npi and l.requested_type = wanted and l.closed_at is not null and l.id <> lookup
+       and a.vendor = a_vendor and a.state = 'pending' and a.started_at > at - interval '1 day'
+     order by a.started_at desc limit 1;
+  end if;
+
+  if lookup is null or is_settled or refusal is not null or is_stored
+     or state in ('miss', 'blocked', 'fatal') or state = 'found' and reason is not null then
+    return;
+  end if;
+  if held.turn_until > at + longest + interval '1 s' then
+    update lookups l set turn_until = at + longest where l.id = lookup;
+    free_in := longest;
+  elsif held.turn_until > at then
+    free_in := held.turn_until - at;
+  else
+    update lookups l set turn_of = a_request, turn_until = at + turn where l.id = lookup returning l.turn_until into until;
+  end if;
+end $$;
+
 -- Closes the lookups of requests that were just settled. A lookup is closed if one of these
 -- requests is completed or not_found, or if none of the lookup's requests is open any more. The
 -- function also marks the vendor calls that found an address which a client received, and deletes
--- the slots that the requests were waiting for. It runs at the end of the settling transaction, so
--- that the lookups are locked last.
+-- the slots that the requests were waiting for. If a professional address was looked for in vain, it
+-- dates that at the personal ones. It runs at the end of the settling transaction, so that the lookups
+-- are locked last.
 --
 -- The settings force one generic plan that uses only indexes. Without them, PostgreSQL estimates
 -- that a generic plan is expensive for a list of ids and plans each call again. A plan that was
@@ -226,6 +309,10 @@ begin
     from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)
    where r.lookup_id = any(theirs) and r.status = 'completed' and c.kind = 'named'
      and a.lookup_id = r.lookup_id and a.vendor = c.source and a.state = 'found' and a.reason is null and not a.returned;
+  update stored_emails s set professional_sought_at = r.settled_at from requests r
+   where r.id = any(request_ids) and r.lookup_id is not null and r.requested_type <> 'personal'
+     and (r.status = 'not_found' or r.status = 'completed' and r.email_type = 'personal')
+     and s.npi = r.npi and s.verdict = 'valid' and s.email_type = 'personal';
   update lookups l set closed_at = r.settled_at from requests r
    where r.id = any(request_ids) and l.id = r.lookup_id and l.closed_at is null
      and (r.status <> 'failed' or not exists (

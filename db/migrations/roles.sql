@@ -122,7 +122,7 @@ grant delete on uploads, upload_parts to npe_operator;
 -- Lookups, vendor calls, stored addresses, suppressions, and provider data.
 grant select on suppression_changes to npe_api, npe_worker, npe_operator;
 grant select on stored_emails, suppressions, providers to npe_api;
-grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
+grant select (lookup_id, npi, email, email_type, verdict, validated_at) on candidates to npe_api;
 grant select, insert, update, delete on vendor_attempts, source_slots, source_spend to npe_worker;
 grant select, insert, update on lookups, source_health, source_rates to npe_worker;
 grant delete on source_health to npe_worker;
@@ -132,7 +132,8 @@ grant select, update on lookups to npe_operator;
 grant update (reason, returned) on vendor_attempts to npe_operator;
 grant select on vendor_attempts, source_slots, source_health, source_rates, source_spend to npe_operator;
 grant delete on source_slots to npe_operator;
-grant select, insert, update, delete on stored_emails, email_checks, vendor_profiles to npe_worker, npe_operator;
+grant select, insert, update, delete on candidates, stored_emails, email_checks, vendor_profiles
+  to npe_worker, npe_operator;
 grant select, insert on suppressions to npe_worker;
 grant select, insert, update, delete on suppressions to npe_operator;
 grant select, insert, update, delete on providers, provider_endpoints, provider_other_names, provider_locations

@@ -90,7 +90,6 @@ const DERIVED = [
   'phone_key',
   'address_key',
   'updated_at',
-  'unchecked',
   'facts',
 ];
 
@@ -129,6 +128,8 @@ export async function exportSubject(db: Database, subject: DataSubject) {
       select * from provider_endpoints
        where (${ofNpi} or endpoint like '%@%' and endpoint_address(endpoint) = ${email})
        order by npi, endpoint`),
+    candidates: await rows(sql`
+      select * from candidates where ${theirs} order by named_at, email`),
     stored_emails: await rows(sql`
       select * from stored_emails where ${theirs} order by first_seen_at`),
     vendor_profiles: await rows(sql`
@@ -223,12 +224,10 @@ async function erase(
     // Locks the balances before the address tables, because settling a request also locks a balance
     // first.
     await tx.execute(sql`select hold_balances()`);
-    // Locks stored_emails before email_checks, as all other writers of these tables do. They do so
-    // because a prepared statement first locks the table that it inserts into or deletes from, and
-    // then the tables of its CTEs in their order.
-    await tx.execute(
-      sql`lock table stored_emails, email_checks in share row exclusive mode`,
-    );
+    // Locks these tables in the same order as all other writers do. A prepared statement locks the
+    // tables of its CTEs in their order.
+    await tx.execute(sql`
+      lock table candidates, stored_emails, email_checks in share row exclusive mode`);
     erasure = only(
       await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)),
     );
@@ -253,6 +252,8 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
     with addresses as materialized (
       -- Selects all addresses that were ever stored for the NPI, except those of another person.
       select ${email}::text as email
+      union
+      select email from candidates where npi = ${npi}
       union
       select email from stored_emails where npi = ${npi}
       union
@@ -297,6 +298,8 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
       update lookups set facts = null
        where facts is not null
          and npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))
+    ), candidates as (
+      delete from candidates where ${inColumn} returning 1
     ), stored as (
       delete from stored_emails where ${inColumn} returning 1
     ), checks as (
@@ -310,6 +313,7 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
        where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)} returning 1
     )
     select (select count(*)::int from tombstones) as suppressions,
+           (select count(*)::int from candidates) as candidates,
            (select count(*)::int from stored) as "storedEmails",
            (select count(*)::int from checks) as "emailChecks",
            (select count(*)::int from erased) as results,

@@ -56,8 +56,6 @@ export async function readColleagues(
                 -- would also read an index of all valid addresses.
                 select * from stored_emails where npi = p.npi offset 0) s
              where s.verdict = 'valid'
-               and not s.unchecked
-               and s.may_store
                and s.email_type = 'professional'
                and not is_suppressed(s.npi, s.email)
              order by s.last_validated_at desc

@@ -1,5 +1,5 @@
 import { eq, sql } from 'drizzle-orm';
-import { type Database, query, run, type Transaction, transaction } from '../client.ts';
+import { type Database, only, run, type Transaction, transaction } from '../client.ts';
 import {
   providerEndpoints,
   providerLocations,
@@ -51,25 +51,12 @@ export type RegistryEndpoint = Omit<
   'npi' | 'importNumber'
 >;
 
-/**
- * Returns the NPIs for which the registry must be called: no import contains them, and the registry
- * was not called for them within the last 24 hours. We do not call the public registry more often
- * than that. A row from an older response stays in use until a newer response arrives.
- */
-export async function listRegistryDue(
-  db: Database,
-  npis: readonly string[],
-): Promise<string[]> {
-  const fresh = await query(db, (tx) =>
-    tx
-      .select({ npi: providers.npi })
-      .from(providers)
-      .where(sql`npi = any(${sql.param(npis)}::text[])
-        and (origin = 'nppes' or imported_at > clock_timestamp() - interval '24 hours')`),
-  );
-  const due = new Set(npis);
-  for (const { npi } of fresh) due.delete(npi);
-  return [...due];
+/** Returns true if the registry must be asked about an NPI (`is_registry_due` in db/migrations). */
+export async function isRegistryDue(db: Database, npi: string): Promise<boolean> {
+  const rows = await run<{ isDue: boolean }>(
+    db,
+  )`select is_registry_due(${npi}) as "isDue"`;
+  return only(rows).isDue;
 }
 
 /**

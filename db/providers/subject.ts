@@ -1,8 +1,8 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, query, run, type Transaction } from '../client.ts';
+import { type Database, only, query, run, type Transaction } from '../client.ts';
 import type { VendorProfile } from '../lookups/candidates.ts';
 import { employerDomains, providers } from '../schema.ts';
-import type { EndpointKind, Reason } from '../words.ts';
+import type { EndpointKind, NpiRefusal } from '../words.ts';
 import { readColleagues } from './colleagues.ts';
 import { organizationKey } from './keys.ts';
 
@@ -61,12 +61,6 @@ export interface ClinicianPractice
  */
 export type ProviderFacts = NonNullable<Awaited<ReturnType<typeof readProvider>>>;
 
-/** The reason why an NPI is not looked up. */
-export type GateReason = Extract<
-  Reason,
-  'organization_npi' | 'deactivated' | 'suppressed'
->;
-
 /**
  * The maximum number of organizations that are read for one telephone number or address. If there
  * are more, none of them is used.
@@ -84,34 +78,13 @@ const MAX_COLLEAGUES = 50;
 const MAX_PLACES = 10;
 
 /**
- * The reason why an NPI is not looked up. If the reason comes from the registry, it applies for a
- * day (see `storeRegistryAnswer`).
+ * Returns the reason why an NPI is not looked up, or null (`refusal_of` in db/migrations). An NPI that
+ * is not stored may be looked up.
  */
-const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
-  when not is_inactive(providers.npi) then null
-  when not providers.active then 'deactivated'
-  else 'organization_npi' end`;
-
-/**
- * Returns the NPIs of a batch that must not be looked up, with the reasons, in one statement. An
- * NPI that is not stored may be looked up.
- * @param npis 10 digits each
- */
-export async function gate(
-  db: Database,
-  npis: readonly string[],
-): Promise<Map<string, GateReason>> {
-  const unique = [...new Set(npis)];
-  const rows = await run<{ npi: string; reason: GateReason }>(db)`
-    select asked.npi, reason
-      from unnest(${sql.param(unique)}::text[]) asked(npi)
-      left join providers on providers.npi = asked.npi
-      cross join lateral (
-        select case when is_suppressed(asked.npi, null) then 'suppressed'
-                    else ${REFUSAL} end as reason
-      ) judged
-     where reason is not null`;
-  return new Map(rows.map(({ npi, reason }) => [npi, reason]));
+export async function refusalOf(db: Database, npi: string): Promise<NpiRefusal | null> {
+  const rows = await run<{ refusal: NpiRefusal | null }>(db)`
+    select refusal_of(${npi}) as refusal`;
+  return only(rows).refusal;
 }
 
 /**
@@ -125,10 +98,6 @@ export async function readProvider(db: Database, npi: string) {
     const [row] = await tx
       .select({
         provider: providers,
-        /**
-         * The reason not to look up the NPI. Null if it seems to belong to an active individual.
-         */
-        refusal: REFUSAL,
         /** States of the practice locations, except the primary one. */
         otherStates: sql<string[]>`array(
           select distinct l.state

@@ -1,4 +1,4 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { run, span, type Transaction } from '../client.ts';
 import type { entitlements, requests, storedEmails } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
@@ -24,8 +24,6 @@ export interface KnownWindows {
   readonly replayMs: number;
 }
 
-type Values<K extends string> = Readonly<Record<K, SQL | Date | string | null>>;
-
 /** The requests to find known emails for. */
 export interface KnownQuery {
   readonly organizationId: string;
@@ -39,7 +37,8 @@ export interface KnownQuery {
 /**
  * Finds the emails that complete requests without a lookup, by NPI. The first choice is an email
  * that the organization already paid for within the replay window. It is returned for free. The
- * second choice is a valid email of the directory: professional before personal, then the newest.
+ * second choice is a valid email of the directory, or of this lookup if it may not be kept:
+ * professional before personal, then the newest.
  * The replay window starts at the charge and ends `replayMs` later, inclusive (DECISIONS.md,
  * Requests and batches).
  *
@@ -51,7 +50,7 @@ export async function findKnownEmails(
   asked: KnownQuery,
   { freshnessMs, replayMs }: KnownWindows,
 ): Promise<Map<string, KnownEmail>> {
-  const { organizationId, requestedType, at } = asked;
+  const { organizationId, requestedType, at, lookupId } = asked;
   const npis = sql.param([...new Set(asked.npis)]);
   const rows = await run<KnownEmail & { readonly npi: string }>(tx)`
     with paid as (
@@ -61,51 +60,35 @@ export async function findKnownEmails(
          and e.npi = any(${npis})
          and e.charged_at >= ${at}::timestamptz - ${span(replayMs)}
          and ${requestedType} in ('any', e.email_type)
-         and not is_inactive(e.npi)
     ), known as (
-      select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same
+      select npi, email, email_type, email_last_validated_at, true as is_same
         from paid
-       where email is not null and not is_suppressed(npi, email)
+       where email is not null
       union all
-      select npi, email, email_type, last_validated_at, npi in (select npi from paid), false
-        from stored_emails
-       where npi = any(${npis}) and ${isUsable(asked, freshnessMs)}
+      select npi, email, email_type, last_validated_at, false
+        from stored_emails s
+       where npi = any(${npis})
+         and is_usable(s, ${requestedType}, ${lookupId}::text is not null, ${at}, ${span(freshnessMs)})
+      union all
+      select npi, email, email_type, validated_at, false
+        from candidates
+       where lookup_id = ${lookupId}
+         and npi = any(${npis})
+         and verdict = 'valid'
+         and validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
+         and ${requestedType} in ('any', email_type)
     )
     select distinct on (npi)
            npi,
            email,
            email_type as "emailType",
            email_last_validated_at as "emailLastValidatedAt",
-           replayed,
+           npi in (select npi from paid) as replayed,
            (select n from suppression_changes) as "suppressionChange"
       from known
+     where refusal_of(npi) is null and not is_suppressed(npi, email)
      order by npi, is_same desc, email_type desc, email_last_validated_at desc, email desc`;
   return new Map(rows.map(({ npi, ...known }) => [npi, known]));
-}
-
-/**
- * True if the email in a row of stored_emails may be returned: it is valid, fresh, of the requested
- * type, and not suppressed, and the provider is active.
- */
-export function isUsable(
-  { requestedType, lookupId, at }: Values<'requestedType' | 'lookupId' | 'at'>,
-  freshnessMs: number,
-): SQL {
-  return sql`
-    verdict = 'valid'
-      and not unchecked
-      and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
-      and ${requestedType} in ('any', email_type)
-      -- An address that its source does not let us keep is returned only to the lookup in which the
-      -- source named it. Without a lookup, its id is null and the comparison is never true.
-      and (may_store or exists (
-        select from email_checks c
-         where c.lookup_id = ${lookupId}
-           and c.npi = stored_emails.npi
-           and c.email = stored_emails.email
-           and c.kind = 'named'))
-      and not is_suppressed(stored_emails.npi, stored_emails.email)
-      and not is_inactive(stored_emails.npi)`;
 }
 
 /** The fields of a completed request that an entitlement needs. */

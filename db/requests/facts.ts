@@ -4,7 +4,7 @@ import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, requests, webhookDeliveries } from '../schema.ts';
 import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
-import type { FinalStatus } from '../words.ts';
+import type { FinalStatus, NpiRefusal } from '../words.ts';
 
 /**
  * Reads the data that a batch workflow needs: the open requests with their deadlines (in
@@ -75,7 +75,7 @@ async function readDue(tx: PostgresJsDatabase, batchId: string) {
 }
 
 /**
- * Reads whether an open request is a sandbox request, and whether its deadline has passed.
+ * Reads what decides how an open request is looked up.
  * @returns null if the request is final or unknown
  */
 export async function findOpenRequest(db: Database, requestId: string) {
@@ -84,6 +84,10 @@ export async function findOpenRequest(db: Database, requestId: string) {
       .select({
         isSandbox: sql<boolean>`${requests.testOutcome} is not null`,
         isOverdue: sql<boolean>`${requests.deadlineAt} < clock_timestamp()`,
+        /** The reason why its NPI is not looked up. */
+        refusal: sql<NpiRefusal | null>`refusal_of(${requests.npi})`,
+        /** True if the NPI Registry must be asked who the NPI belongs to. */
+        isRegistryDue: sql<boolean>`is_registry_due(${requests.npi})`,
       })
       .from(requests)
       .where(and(eq(requests.id, requestId), isNull(requests.settledAt)));

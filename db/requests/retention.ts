@@ -11,8 +11,8 @@ export interface Retention {
    */
   readonly answersMs: number;
   /**
-   * How long vendor attempts, vendors' profiles, results of checks, hashes of lookup facts, and
-   * daily spending are kept.
+   * How long vendor attempts, vendors' profiles, unchecked candidates, results of checks, hashes of
+   * lookup facts, and daily spending are kept.
    */
   readonly evidenceMs: number;
   readonly customDataMs: number;
@@ -69,8 +69,9 @@ function stepsOf({
   sandboxMs,
 }: Retention): SQL[] {
   return [
-    // The sources forbid us to keep these addresses, so this step runs first.
-    unkeptAddresses(),
+    // The sources forbid us to keep some of these addresses, so this step runs first.
+    endedCandidates(),
+    uncheckedCandidates(evidenceMs),
     answers(answersMs),
     customData(customDataMs),
     vendorAttempts(evidenceMs),
@@ -89,19 +90,37 @@ function stepsOf({
   ];
 }
 
-/** Deletes addresses that their source does not let us keep, if no lookup of their NPI is open. */
-function unkeptAddresses(): SQL {
+/**
+ * Deletes the candidates of lookups that were closed an hour ago, if they were checked or may not be
+ * kept. The evidence of those that may not be kept goes, too.
+ */
+function endedCandidates(): SQL {
   return sql`
     with gone as (
-      delete from stored_emails s
-       where not s.may_store
-         and s.updated_at < now() - interval '1 hour'
-         and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
-      returning s.npi, s.email
+      delete from candidates
+       where ctid = any (array(
+         select c.ctid
+           from candidates c join lookups l on l.id = c.lookup_id
+          where (c.verdict is not null or not c.may_store)
+            and l.closed_at < now() - interval '1 hour'
+          order by c.named_at limit ${MAX_FREQUENT_ROWS} for update of c skip locked))
+      returning lookup_id, email, may_store
     ), evidence as (
-      delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email
+      delete from email_checks c
+       using gone
+       where c.lookup_id = gone.lookup_id and c.email = gone.email and not gone.may_store
     )
     select`;
+}
+
+/** Deletes candidates that no lookup has checked for a long time. */
+function uncheckedCandidates(ageMs: number): SQL {
+  return sql`
+    delete from candidates
+     where ctid = any (array(
+       select ctid from candidates
+        where ${olderThan('named_at', ageMs)}
+        order by named_at limit ${MAX_FREQUENT_ROWS} for update skip locked))`;
 }
 
 function answers(ageMs: number): SQL {

@@ -1,4 +1,4 @@
-import { and, eq, isNull, lt, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, isNull, lt, sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
 import {
   clock,
@@ -23,8 +23,8 @@ import { findSandboxEmails } from './sandbox.ts';
 type Request = typeof requests.$inferSelect;
 
 /**
- * How a lookup ended. After `answered`, the request is completed if the directory holds a usable
- * email, and is `not_found` otherwise. After `failed`, the request fails.
+ * How a lookup ended. After `answered`, the request is completed if there is a usable email, and is
+ * `not_found` otherwise. After `failed`, the request fails.
  */
 export type LookupEnd = 'answered' | 'failed';
 
@@ -43,14 +43,15 @@ export interface Settlement extends Ended {
  *
  * If the result arrives after the deadline, the request fails. The addresses that the lookup found
  * stay in the directory for the next request (DECISIONS.md, Requests and batches).
- * @param reason the reason for a missing email, for operators; not recorded if there is an email
+ * @param reason the reason for a missing email, for operators; not recorded if there is an email. Null
+ * if an email was found. If it is gone again, it was erased or suppressed since then
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function settle(
   db: Database,
   requestId: string,
   end: LookupEnd,
-  reason: string,
+  reason: string | null,
   rules: KnownWindows,
 ): Promise<Settlement> {
   const settled = await transaction(db, (tx) =>
@@ -65,12 +66,12 @@ export async function settleIn(
   tx: Transaction,
   requestId: string,
   end: LookupEnd,
-  reason: string,
+  reason: string | null,
   rules: KnownWindows,
 ): Promise<Settlement> {
   const request = await lockRequest(tx, requestId);
   if (request.settledAt !== null) return settlementOf(request, request.settledAt, false);
-  const at = await clock(tx);
+  const { at } = request;
   const isLate = at > request.deadlineAt;
   let email: KnownEmail | undefined;
   if (end === 'answered' && !isLate) email = await findEmail(tx, request, at, rules);
@@ -78,31 +79,35 @@ export async function settleIn(
   if (email) {
     settled = await complete(tx, requestId, email, at, rules.replayMs);
   } else if (isLate) {
-    const lateReason = reason.startsWith('deadline') ? reason : 'deadline';
+    const lateReason = reason?.startsWith('deadline') ? reason : 'deadline';
     settled = await endWithoutEmail(tx, requestId, 'failed', lateReason, at);
   } else {
     const status = end === 'failed' ? 'failed' : 'not_found';
-    settled = await endWithoutEmail(tx, requestId, status, reason, at);
+    settled = await endWithoutEmail(tx, requestId, status, reason ?? 'suppressed', at);
   }
   await run(tx)`select close_lookups(array[${requestId}])`;
   return settlementOf(settled, at, true);
 }
 
 /**
- * Locks the organization's balance and then the request. Settlements and submits lock in the order
+ * Locks the organization's balance and then the request, and reads the time. Settlements and submits lock in the order
  * balance, request, entitlement, lookup, so that they cannot deadlock.
  * @throws {Refusal} `request_missing` for an unknown id
  */
-async function lockRequest(tx: Transaction, requestId: string): Promise<Request> {
+async function lockRequest(
+  tx: Transaction,
+  requestId: string,
+): Promise<Request & { readonly at: Date }> {
   const isRequest = eq(requests.id, requestId);
   // The organization of a request never changes, so it can be read before the locks.
-  const [owner] = await tx
-    .select({ organizationId: requests.organizationId })
-    .from(requests)
-    .where(isRequest);
-  if (!owner) throw new Refusal('request_missing');
-  await balanceLock(tx, owner.organizationId);
-  return only(await tx.select().from(requests).where(isRequest).for('update'));
+  const locked = await run(tx)`
+    select from credit_balances
+     where organization_id = (select organization_id from requests where id = ${requestId})
+       for update`;
+  if (locked.length === 0) throw new Refusal('request_missing');
+  const at = sql`clock_timestamp()`.mapWith(requests.settledAt);
+  const columns = { ...getTableColumns(requests), at };
+  return only(await tx.select(columns).from(requests).where(isRequest).for('update'));
 }
 
 /** Finds the email that completes a request whose lookup has ended. */

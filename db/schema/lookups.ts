@@ -37,14 +37,10 @@ export const vendorAttempts = pgTable(
     state: text('state').$type<words.VendorAttemptState>().notNull(),
     jobRef: text('job_ref'),
     reason: text('reason'),
-    /**
-     * Until this time, no other worker calls the vendor for this lookup, because the worker that
-     * makes the call is assumed to be alive. While the vendor works on a job, it can also be the
-     * time of the next poll.
-     */
-    leaseUntil: time('lease_until'),
-    /** The time when lease_until was set. */
-    leasedAt: time('leased_at'),
+    /** The time of the next poll, while the vendor works on a job. */
+    nextPollAt: time('next_poll_at'),
+    /** The time when next_poll_at was set. */
+    polledAt: time('polled_at'),
     polls: integer('polls').notNull().default(0),
     /**
      * The cost in the vendor's credits. The expected cost is reserved before the call, and is
@@ -205,43 +201,104 @@ export const sourcePrices = pgTable(
 );
 
 /**
- * The directory of email addresses. A row is an address that a source named for an NPI, with the
- * newest verdict about the address.
+ * The addresses that a lookup must check or has checked. Sources named them, or the lookup copied
+ * them when it began, because we knew them already.
  */
+export const candidates = pgTable(
+  'candidates',
+  {
+    lookupId: text('lookup_id').notNull(),
+    email: text('email').notNull(),
+    npi: bytewiseText('npi').notNull(),
+    /** The source that named the address. Its claims follow, up to `confidence`. */
+    source: text('source').notNull(),
+    claimedType: text('claimed_type').$type<words.EmailType>(),
+    claimedVerdict: text('claimed_verdict').$type<words.StoredVerdict>().notNull(),
+    claimedDate: time('claimed_date'),
+    /** True if the source names the address as the person's current one. */
+    isCurrent: boolean('is_current').notNull().default(false),
+    /** The source's estimate, from 0 to 1, that mail to the address reaches the person. */
+    confidence: real('confidence'),
+    /**
+     * True if every source that named the address only repeated what we sent, such as the person's
+     * name. Then no source gave evidence that the address belongs to this person.
+     */
+    repeatsInput: boolean('repeats_input').notNull(),
+    /**
+     * False if the source's license lets us return the address but not keep it. The address is then
+     * returned only to requests of its lookup.
+     */
+    mayStore: boolean('may_store').notNull(),
+    namedAt: time('named_at').notNull().default(clockTime),
+    /** The end of the pause that the mail server asked for (greylisting). */
+    checkAfter: time('check_after'),
+    /** Our own verdict with its type, reason, and date. Null until the address is checked. */
+    verdict: text('verdict').$type<words.StoredVerdict>(),
+    emailType: text('email_type').$type<words.EmailType>(),
+    reason: text('reason'),
+    validatedAt: time('validated_at'),
+  },
+  (table) => [
+    primaryKey({ name: 'candidates_pkey', columns: [table.lookupId, table.email] }),
+    foreignKey({
+      name: 'candidates_lookup_id_fkey',
+      columns: [table.lookupId],
+      foreignColumns: [lookups.id],
+    }),
+    check(
+      'candidates_claimed_verdict_check',
+      sql`claimed_verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')`,
+    ),
+    check('candidates_claimed_type_check', isOneOf('claimed_type', words.EMAIL_TYPES)),
+    check('candidates_email_type_check', isOneOf('email_type', words.EMAIL_TYPES)),
+    check(
+      'candidates_verdict_check',
+      sql`verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')`,
+    ),
+    check(
+      'candidates_valid_is_complete',
+      sql`verdict <> 'valid' or (email_type is not null and validated_at is not null)`,
+    ),
+    // A waiting candidate has no result of a check, and a checked one waits for nothing.
+    check(
+      'candidates_wait_or_checked',
+      sql`case when verdict is null
+            then email_type is null and reason is null and validated_at is null
+            else check_after is null end`,
+    ),
+    index('candidates_by_npi').on(table.npi),
+    // Used by erasures and by the check for namesakes.
+    index('candidates_by_email').on(table.email),
+    // Used by the retention job.
+    index('candidates_by_age').on(table.namedAt),
+    index('candidates_ended')
+      .on(table.namedAt)
+      .where(sql`verdict is not null or not may_store`),
+  ],
+);
+
+/** The directory of email addresses. A row is an address of an NPI with our newest verdict. */
 export const storedEmails = pgTable(
   'stored_emails',
   {
     npi: bytewiseText('npi').notNull(),
     email: text('email').notNull(),
     emailType: text('email_type').$type<words.EmailType>(),
+    /**
+     * Our newest verdict. `unknown` with the reason `imported` or `forgotten` means that the next
+     * lookup checks the address. Type and date are then those of the import.
+     */
     verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
     reason: text('reason'),
     lastValidatedAt: time('last_validated_at'),
     source: text('source').notNull(),
-    /** True while the address waits for our checks. */
-    unchecked: boolean('unchecked').notNull().default(false),
-    /**
-     * Until this time, no other worker may check the address, because a worker is checking it or
-     * its mail server asked us to retry later. Otherwise a verifier could be paid twice for the
-     * same check.
-     */
-    checkingUntil: time('checking_until'),
-    /** The request for which a worker last claimed the address in order to check it. */
-    checkingFor: text('checking_for'),
-    /**
-     * True if every source that named the address only repeated what we sent, such as the person's
-     * name. Then no source gave evidence that the address belongs to this person.
-     */
+    /** As in candidates. */
     repeatsInput: boolean('repeats_input').notNull().default(false),
     /**
-     * False if the source's license lets us return the address but not keep it. The address is then
-     * returned only to requests of the lookup in which the source named it.
+     * When a request for `any` or `professional` last ended after all its sources were asked. A
+     * personal address is returned to requests for `any` only if this is recent.
      */
-    mayStore: boolean('may_store').notNull().default(true),
-    /** True if the newest source names the address as the person's current one. */
-    isCurrent: boolean('is_current').notNull().default(false),
-    /** The newest source's estimate, from 0 to 1, that mail to the address reaches the person. */
-    confidence: real('confidence'),
+    professionalSoughtAt: time('professional_sought_at'),
     firstSeenAt: time('first_seen_at').notNull().default(clockTime),
     updatedAt: time('updated_at').notNull().default(clockTime),
   },
@@ -255,19 +312,18 @@ export const storedEmails = pgTable(
     ),
     check(
       'stored_emails_valid_is_complete',
-      sql`verdict <> 'valid' or unchecked or (email_type is not null and last_validated_at is not null)`,
+      sql`verdict <> 'valid' or (email_type is not null and last_validated_at is not null)`,
     ),
     index('stored_emails_going_stale')
       .on(table.lastValidatedAt)
-      .where(sql`verdict = 'valid' and not unchecked`),
-    index('stored_emails_not_kept').on(table.updatedAt).where(sql`not may_store`),
+      .where(sql`verdict = 'valid'`),
     // Used by erasures, because a person who asks for an erasure gives an address and may not know
     // the NPI.
     index('stored_emails_by_email').on(table.email),
     // These two are used to find the form of the addresses at an employer's domain.
     index('stored_emails_by_domain')
       .on(sql`split_part(email, '@', 2)`, table.lastValidatedAt.desc())
-      .where(sql`verdict = 'valid' and not unchecked`),
+      .where(sql`verdict = 'valid'`),
     index('stored_emails_catch_all')
       .on(sql`split_part(email, '@', 2)`)
       .where(sql`verdict = 'catch_all'`),

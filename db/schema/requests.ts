@@ -43,6 +43,13 @@ export const lookups = pgTable(
     facts: text('facts'),
     /** Our knowledge of the employer when the lookup began. Vendors' hit rates depend on it. */
     employer: text('employer').$type<words.EmployerKind>(),
+    /**
+     * The request that has the lookup's turn. Only its worker calls a vendor or checks addresses.
+     * Null if no request has it.
+     */
+    turnOf: text('turn_of'),
+    /** The end of the turn. It is over then, even if the worker did not give it back. */
+    turnUntil: time('turn_until'),
   },
   (table) => [
     check('lookups_npi_check', sql`npi ~ '^[0-9]{10}$'`),
@@ -51,6 +58,7 @@ export const lookups = pgTable(
       isOneOf('requested_type', words.REQUESTED_TYPES),
     ),
     check('lookups_employer_check', isOneOf('employer', words.EMPLOYER_KINDS)),
+    check('lookups_turn_check', sql`(turn_of is null) = (turn_until is null)`),
     uniqueIndex('lookups_open')
       .on(table.npi, table.requestedType)
       .where(sql`closed_at is null`),

@@ -92,16 +92,23 @@ function employer({ name, domain, source, confidence }: Organization): string {
  */
 const CHECK_COLUMNS = ['at', 'email', 'kind', 'source', 'verdict', 'reason'] as const;
 
+/** The columns of the table with addresses that wait for a check. */
+const WAITING_COLUMNS = [
+  'email',
+  'source',
+  'claimedVerdict',
+  'claimedDate',
+  'checkAfter',
+] as const;
+
 /** The columns of the table with stored addresses. */
 const STORED_COLUMNS = [
   'email',
   'emailType',
   'verdict',
-  'unchecked',
   'reason',
   'lastValidatedAt',
   'source',
-  'mayStore',
   'isSuppressed',
 ] as const;
 
@@ -113,6 +120,9 @@ function partsOf(evidence: Evidence, organization: Organization | null): Part[] 
   for (const chapter of chapters) {
     parts.push(storyOf(chapter));
     if (chapter.checks.length > 0) parts.push(table(candidatesOf(chapter)));
+    if (chapter.waiting.length > 0) {
+      parts.push('WAITING FOR A CHECK', table(chapter.waiting, WAITING_COLUMNS));
+    }
   }
   if (otherChecks.length > 0) {
     parts.push('CHECKED AGAIN WITHOUT A REQUEST', table(otherChecks, CHECK_COLUMNS));
@@ -211,11 +221,14 @@ function happeningsOf({
     ...slots.map(slotHappening),
   ];
   if (!lookup) return happenings;
-  const { id, openedAt, closedAt, requestedType } = lookup;
+  const { id, openedAt, closedAt, requestedType, turnOf, turnUntil } = lookup;
   const waited = waitForWorker(openedAt, requests);
   const what = `lookup ${id} begins, for a requested type of ${requestedType}${waited}`;
   happenings.push({ at: openedAt, rank: 1, what });
   if (closedAt) happenings.push({ at: closedAt, rank: 5, what: 'lookup ends' });
+  if (turnUntil) {
+    happenings.push({ at: turnUntil, rank: 9, what: `end of the turn of ${turnOf}` });
+  }
   return happenings;
 }
 

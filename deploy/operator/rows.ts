@@ -24,7 +24,11 @@ import {
   storeEmployerDomains,
 } from '../../db/providers/employer-domains.ts';
 import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
-import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
+import {
+  type ProviderFacts,
+  readProvider,
+  refusalOf,
+} from '../../db/providers/subject.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { isDay, parseMoment } from '../config/values.ts';
@@ -284,15 +288,19 @@ async function judgeOwners(
   db: Database,
   rows: readonly EmailRow[],
 ): Promise<(OwnEmail | string)[]> {
-  const known = new Map<string, Awaited<ReturnType<typeof readProvider>>>();
+  const known = new Map<
+    string,
+    { facts: ProviderFacts | null; refusal: string | null }
+  >();
   const judged: (OwnEmail | string)[] = [];
   for (const row of rows) {
-    let facts = known.get(row.npi);
-    if (facts === undefined) {
-      facts = await readProvider(db, row.npi);
-      known.set(row.npi, facts);
+    let person = known.get(row.npi);
+    if (person === undefined) {
+      const facts = await readProvider(db, row.npi);
+      person = { facts, refusal: await refusalOf(db, row.npi) };
+      known.set(row.npi, person);
     }
-    judged.push(judgeOwner(row, facts));
+    judged.push(person.refusal ?? judgeOwner(row, person.facts));
   }
   return judged;
 }
@@ -304,7 +312,6 @@ async function judgeOwners(
  */
 function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | string {
   const { npi, email, type, validatedAt, source, name } = row;
-  if (facts?.refusal) return facts.refusal;
   const subject = buildSubject(npi, facts, 'any');
   if (subject.person === null && name !== '') return 'unknown_npi';
   const given = name === '' ? null : ({ kind: 'full', full: name } as const);

@@ -103,7 +103,7 @@ async function lookUp(
     const question = { ...ids, vendor, again: false, until: Date.now() + DAY };
     let answer = await run(() => createAskActivities(deps).askVendor(question));
     if (answer.kind === 'later') {
-      await sql`update stored_emails set checking_until = now() where npi = ${npi} and reason = 'greylisted'`;
+      await sql`update candidates set check_after = now() where npi = ${npi} and check_after is not null`;
       const { lookupId } = plan;
       answer = await run(() =>
         createVerifyActivities(deps).verifyEmails({
@@ -325,8 +325,8 @@ test('`lookups forget --verdict-reason` undoes the verdicts of a broken DNS reso
   t.like(await json(...forget, 'no_mx'), { checks: 0 });
   t.like(await json(...forget, 'nxdomain'), { checks: 1, addresses: 1, misses: 1 });
   const [stored] =
-    await sql`select verdict, unchecked from stored_emails where npi = ${npi}`;
-  t.like(stored, { verdict: 'unknown', unchecked: true });
+    await sql`select verdict, reason from stored_emails where npi = ${npi}`;
+  t.like(stored, { verdict: 'unknown', reason: 'forgotten' });
   t.regex(await lookUp(npi, { verifiers }), /^one /);
 });
 
@@ -429,8 +429,8 @@ test('an address of the wrong type is not verified, and its vendor is not called
 test('an undated result confirms a stored address, which keeps its validation date', async (t) => {
   const npi = await person();
   const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
-  await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, unchecked, repeats_input)
-    values (${npi}, ${named?.email ?? ''}, 'professional', 'valid', now() - interval '1 day', 'another', true, true)`;
+  await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, reason, repeats_input)
+    values (${npi}, ${named?.email ?? ''}, 'professional', 'unknown', now() - interval '1 day', 'another', 'imported', true)`;
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one completed found');
 });
@@ -474,7 +474,7 @@ test('a vendor with a returned result is called again if we may not store the re
   };
   t.is(await lookUp(npi, borrowed), 'other one completed found');
   await sql`delete from email_checks where npi = ${npi}`;
-  await sql`delete from stored_emails where npi = ${npi}`;
+  await sql`delete from candidates where npi = ${npi}`;
   t.is(await lookUp(npi, borrowed), 'one completed found');
   const returned =
     await sql`select a.vendor, a.returned from vendor_attempts a join lookups l on l.id = a.lookup_id

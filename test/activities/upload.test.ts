@@ -4,7 +4,6 @@ import { and, eq, isNull } from 'drizzle-orm';
 import { createUploadActivities } from '../../activities/upload.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, query } from '../../db/client.ts';
-import { joinLookups } from '../../db/lookups/lookups.ts';
 import { type LookupEnd, settle } from '../../db/requests/settle.ts';
 import { requests, uploadParts } from '../../db/schema.ts';
 import { claimUnsubmitted, finishUpload } from '../../db/uploads/parts.ts';
@@ -15,7 +14,12 @@ import {
   stopUpload,
 } from '../../db/uploads/uploads.ts';
 import { freshDatabase, openTestDatabase, travel } from '../support/database.ts';
-import { openOrganization, RULES, WORKER_RULES } from '../support/organization.ts';
+import {
+  joinLookups,
+  openOrganization,
+  RULES,
+  WORKER_RULES,
+} from '../support/organization.ts';
 import { NO_TEMPORAL, quiet } from '../support/runtime.ts';
 import { startedUpload, uploadInParts } from '../support/uploads.ts';
 import { ordinaryNpis } from '../support/vendors.ts';

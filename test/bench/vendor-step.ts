@@ -1,11 +1,11 @@
 import { type Database, openDatabase } from '../../db/client.ts';
-import { joinLookups } from '../../db/lookups/lookups.ts';
 import { recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { openTestDatabase } from '../support/database.ts';
 import {
   acceptedIds,
+  joinLookups,
   openOrganization,
   RULES,
   submitCommand,

@@ -4,12 +4,23 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { newId } from '../../db/ids.ts';
-import { recordCheck } from '../../db/lookups/checks.ts';
+import {
+  copyKnown,
+  nextCandidate,
+  recordUndecided,
+  recordVerdict,
+} from '../../db/lookups/candidates.ts';
+import { recordRecheck } from '../../db/lookups/checks.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
+import { joinLookup } from '../../db/lookups/lookups.ts';
+import { recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
+import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
 import { storeRegistryAnswer } from '../../db/providers/providers.ts';
 import { envelopeText, findEnvelope } from '../../db/requests/envelope.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
+import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
@@ -82,6 +93,9 @@ async function person(npi: string, name: string) {
     values (${npi}, 'DIRECT', ${email.toUpperCase()}), (${npi}, 'FHIR', 'https://fhir.example/')`);
 
   await run(sql`
+    insert into candidates (lookup_id, npi, email, source, claimed_verdict, repeats_input, may_store)
+    values (${lookupId}, ${npi}, ${email}, 'test', 'unknown', false, true)`);
+  await run(sql`
     insert into vendor_profiles (npi, vendor, given_names) values (${npi}, 'test', ${name})`);
 
   const organization = await openOrganization(db, 10);
@@ -108,6 +122,7 @@ async function person(npi: string, name: string) {
 test('erasing an NPI removes all its addresses and leaves all payments unchanged', async (t) => {
   const { npi, email, organization, envelope } = await person('2000010010', 'jane');
   t.deepEqual(await rowsWith(email), [
+    'candidates',
     'email_checks',
     'provider_endpoints',
     'requests',
@@ -122,6 +137,7 @@ test('erasing an NPI removes all its addresses and leaves all payments unchanged
   t.deepEqual(await eraseSubject(db, BY, { npi }), {
     ...{
       suppressions: 2,
+      candidates: 1,
       storedEmails: 1,
       emailChecks: 4,
       results: 2,
@@ -285,6 +301,81 @@ test('an erased address is not stored again by checks, vendors, or the NPI Regis
   t.deepEqual(await rowsWith(email), []);
 });
 
+test('an erasure between any two statements of a lookup leaves nothing to return', async (t) => {
+  const verdict = {
+    verdict: 'valid',
+    reason: 'mailbox_ok',
+    emailType: 'professional',
+    validatedAt: new Date(),
+  } as const;
+  const statements = ['claim', 'name', 'next', 'undecided', 'verdict', 'recheck', 'copy'];
+  for (const [n, erased] of statements.entries()) {
+    const npi = withCheckDigit(110_000_000 + n);
+    const email = `gone${n}@clinic.example`;
+    const organization = await openOrganization(db, 10);
+    const { requestIds } = acceptedIds(
+      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
+    );
+    const [requestId = ''] = requestIds;
+    const joined = await joinLookup(db, requestId);
+    const lookupId = joined?.lookupId ?? '';
+    const free = { rates: [], dailyCredits: null };
+    const step = await beginVendorStep(db, {
+      ...{
+        requestId,
+        vendor: 'test',
+        mayRepeat: true,
+        callMs: 60_000,
+        freshnessMs: 1000,
+      },
+      ...{ patienceMs: 0, limits: free, cost: () => 1 },
+    });
+    if (step.kind !== 'ask') throw new Error(step.kind);
+    const { key, turn } = step;
+    const id = { lookupId, email };
+    const candidate = {
+      email,
+      verdict: 'unknown',
+      vendorType: null,
+      validatedAt: null,
+    } as const;
+    const named = { npi, mismatch: null, mayStore: true, repeatsInput: false };
+    const known = { npi, lookupId, listed: [email], freshnessMs: 1000, canVerify: true };
+    const work: Readonly<Record<string, () => Promise<unknown>>> = {
+      claim: async () => {},
+      name: () =>
+        recordVendorAnswer(db, key, {
+          ...{ state: 'found', reason: null, credits: 1, outcome: { kind: 'answered' } },
+          freshnessMs: 1000,
+          named: {
+            ...{ ...named, profile: null },
+            candidates: [{ ...candidate, isCurrent: false, confidence: null }],
+          },
+        }),
+      next: () =>
+        nextCandidate(db, turn, {
+          ...{ employerDomains: [], except: [], isDeadline: false },
+          ...{ greylistMs: 1000, turnMs: 60_000 },
+        }),
+      undecided: () => recordUndecided(db, id, [], null),
+      verdict: () => recordVerdict(db, id, [], verdict),
+      recheck: () => recordRecheck(db, { npi, email }, [], verdict),
+      copy: () => copyKnown(db, known),
+    };
+    for (const statement of statements) {
+      await work[statement]?.();
+      if (statement === erased) {
+        await eraseSubject(db, BY, n % 2 === 0 ? { npi } : { email });
+        // The hash of an address that was not stored yet is not known to an erasure by NPI.
+        if (n === 0) await eraseSubject(db, BY, { email });
+      }
+    }
+    t.deepEqual(await rowsWith(email), [], erased);
+    const settled = await settle(db, requestId, 'answered', null, RULES);
+    t.is(settled.status, 'not_found', erased);
+  }
+});
+
 test('an import does not store addresses that were erased by address or by NPI', async (t) => {
   const { npi, email } = await person('2000050016', 'vera');
   await eraseSubject(db, BY, { email });
@@ -355,11 +446,11 @@ test.serial(
   },
 );
 
-// Fails if `recordCheck` runs its statements in another order.
+// Fails if `recordVerdict` writes to its tables in another order.
 test.serial(
   'an erasure does not deadlock with a check that is stored at the same time',
   async (t) => {
-    const { npi, email } = await person('2000060064', 'ilse');
+    const { npi, email, lookupId } = await person('2000060064', 'ilse');
     const writer = openDatabase({
       url: database.url,
       poolSize: 1,
@@ -372,16 +463,16 @@ test.serial(
       emailType: null,
       validatedAt: null,
     } as const;
-    const write = () => recordCheck(writer, { npi, email, lookupId: null }, [], invalid);
+    const write = () => recordVerdict(writer, { lookupId, email }, [], invalid);
     // Executes the statement once, so that it is prepared.
     await write();
     const { both } = await db.drizzle.transaction(async (tx) => {
       // The erasure waits for this lock, and the writer waits for the erasure.
-      await tx.execute(sql`lock table stored_emails in row exclusive mode`);
+      await tx.execute(sql`lock table candidates in row exclusive mode`);
       const erasing = eraseSubject(db, BY, { npi });
-      await eventually(() => waitsFor('stored_emails'));
+      await eventually(() => waitsFor('candidates'));
       const writing = write();
-      await eventually(() => waitsFor('stored_emails', 2));
+      await eventually(() => waitsFor('candidates', 2));
       return { both: Promise.all([erasing, writing]) };
     });
     t.like((await both)[0], { storedEmails: 1 });
@@ -428,7 +519,7 @@ test.serial(
     });
     t.is(refused.code, 1);
     t.regex(refused.stderr, /this step changed nothing\. Run the same command again/);
-    t.is((await rowsWith(email)).length, 5);
+    t.is((await rowsWith(email)).length, 6);
   },
 );
 
@@ -549,6 +640,7 @@ test('a privacy export contains everything we store about an NPI or an address',
     providers: [{ npi, last_name: 'ROE' }],
     locations: [],
     clinician_practices: [{ npi, name: 'A GROUP' }],
+    candidates: [{ email, lookup_id: lookupId, source: 'test' }],
     stored_emails: [{ email, source: 'test' }],
     vendor_profiles: [{ vendor: 'test', given_names: 'petra' }],
     lookups: [{ id: lookupId }],
@@ -577,6 +669,7 @@ test('a privacy export contains everything we store about an NPI or an address',
   await eraseSubject(db, BY, { npi });
   const after = await exportSubject(db, { npi });
   t.like(after, {
+    candidates: [],
     stored_emails: [],
     vendor_profiles: [],
     email_checks: [],

@@ -168,7 +168,7 @@ test('viewers read no address, secret, or URL, and write nothing', async (t) => 
   t.deepEqual([...sensitive], []);
   const readable = await sql`
     select name from unnest(array[
-             'stored_emails', 'vendor_profiles', 'provider_endpoints', 'suppressions',
+             'candidates', 'stored_emails', 'vendor_profiles', 'provider_endpoints', 'suppressions',
              'secret_keys', 'idempotency_keys', 'uploads', 'upload_parts']) name
      where has_any_column_privilege('npe_viewer', name, 'select')`;
   t.deepEqual([...readable], []);

@@ -1,12 +1,12 @@
 import test from 'ava';
 import { type Database, openDatabase, query } from '../../db/client.ts';
-import { joinLookups } from '../../db/lookups/lookups.ts';
 import { findEnvelope, findEnvelopeState } from '../../db/requests/envelope.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import {
   acceptedIds,
+  joinLookups,
   openOrganization,
   RULES,
   submitCommand,

@@ -210,14 +210,14 @@ test.serial(
 
 test('an address that we may not store is returned only to the lookup that found it', async (t) => {
   const npi = '2000060017';
-  await know(npi, 'lent@clinic.example');
   await api.db.drizzle.execute(sql`
     insert into lookups (id, npi, requested_type, opened_at)
     values ('lkp_one', ${npi}, 'any', now()), ('lkp_two', ${npi}, 'personal', now())`);
   await api.db.drizzle.execute(sql`
-    with named as (insert into email_checks (npi, email, lookup_id, kind, source, verdict)
-                   values (${npi}, 'lent@clinic.example', 'lkp_one', 'named', 'lender', 'valid'))
-    update stored_emails set may_store = false where npi = ${npi}`);
+    insert into candidates (lookup_id, npi, email, source, claimed_verdict, repeats_input, may_store,
+                            verdict, email_type, validated_at)
+    values ('lkp_one', ${npi}, 'lent@clinic.example', 'lender', 'valid', false, false,
+            'valid', 'professional', now())`);
   const asked = {
     organizationId: 'nobody',
     npis: [npi],

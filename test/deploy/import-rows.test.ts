@@ -104,11 +104,10 @@ test('importing our own addresses prints a verdict for each row and stores usabl
   t.like(await stored('jane.roe@clinic-one.com'), {
     ...{
       npi: NPI,
-      verdict: 'valid',
-      unchecked: true,
+      verdict: 'unknown',
+      reason: 'imported',
       emailType: 'professional',
       source: 'crm',
-      mayStore: true,
     },
   });
   t.like(
@@ -118,7 +117,7 @@ test('importing our own addresses prints a verdict for each row and stores usabl
   );
   t.like(await stored('roe@clinic-one.com'), {
     verdict: 'unknown',
-    unchecked: true,
+    reason: 'imported',
     lastValidatedAt: null,
   });
   const [held] = await db.drizzle.execute(
@@ -187,12 +186,12 @@ test('an imported address is rejected if it does not fit the person in NPPES', a
     rows.map(([, verdict], n) => `${n + 2},${verdict}`),
   );
   const kept = await db.drizzle.execute(sql`
-    select email, unchecked from stored_emails where npi in (${person}, ${organization}, ${gone}) order by email`);
+    select email, verdict || ' ' || reason as state from stored_emails where npi in (${person}, ${organization}, ${gone}) order by email`);
   t.deepEqual(
-    kept.map(({ email, unchecked }) => [email, unchecked]),
+    kept.map(({ email, state }) => [email, state]),
     [
-      ['john.smith@cedar.com', true],
-      ['jsmith@cedar.com', true],
+      ['john.smith@cedar.com', 'unknown imported'],
+      ['jsmith@cedar.com', 'unknown imported'],
     ],
   );
 });
@@ -207,7 +206,7 @@ test('importing an address again as unchecked does not undo an earlier check', a
   const at = (days: number) => new Date(Date.now() - days * DAY);
   await storeOwnEmails(db, [{ ...row, validatedAt: at(9), checked: true }]);
   await storeOwnEmails(db, [{ ...row, validatedAt: at(2), checked: false }]);
-  t.like(await stored('again@clinic.com'), { unchecked: false, verdict: 'valid' });
+  t.like(await stored('again@clinic.com'), { verdict: 'valid' });
 });
 
 test('the newest data about an address is kept, whether from a vendor or an import', async (t) => {
@@ -218,16 +217,15 @@ test('the newest data about an address is kept, whether from a vendor or an impo
   });
   const place = (email: string, values: string) =>
     db.drizzle.execute(sql`
-      insert into stored_emails (npi, email, email_type, verdict, last_validated_at, unchecked, may_store, updated_at, source)
+      insert into stored_emails (npi, email, email_type, verdict, last_validated_at, reason, updated_at, source)
       values (${npi}, ${email}, 'professional', ${sql.raw(values)}, 'vendor')`);
   const day = (days: number) => `now() - interval '${days} days'`;
-  await place('newer@clinic.com', `'valid', ${day(5)}, false, true, ${day(5)}`);
-  await place('older@clinic.com', `'valid', ${day(20)}, false, true, ${day(1)}`);
-  await place('bounced@clinic.com', `'invalid', null, false, true, ${day(5)}`);
-  await place('mended@clinic.com', `'invalid', null, false, true, ${day(20)}`);
-  await place('named@clinic.com', `'unknown', null, true, true, ${day(1)}`);
-  await place('lent@clinic.com', `'valid', ${day(1)}, false, false, ${day(1)}`);
-  const emails = ['newer', 'older', 'bounced', 'mended', 'named', 'lent'].map(
+  await place('newer@clinic.com', `'valid', ${day(5)}, null, ${day(5)}`);
+  await place('older@clinic.com', `'valid', ${day(20)}, null, ${day(1)}`);
+  await place('bounced@clinic.com', `'invalid', null, null, ${day(5)}`);
+  await place('mended@clinic.com', `'invalid', null, null, ${day(20)}`);
+  await place('dated@clinic.com', `'unknown', null, 'imported', ${day(1)}`);
+  const emails = ['newer', 'older', 'bounced', 'mended', 'dated'].map(
     (name) => `${name}@clinic.com`,
   );
   const rows = emails.map((email) => own(email, 10));
@@ -237,15 +235,12 @@ test('the newest data about an address is kept, whether from a vendor or an impo
     'unchanged',
     'stored',
     'stored',
-    'stored',
   ]);
   t.like(await stored('bounced@clinic.com'), { verdict: 'invalid', source: 'vendor' });
   t.like(await stored('mended@clinic.com'), {
     verdict: 'valid',
     source: 'crm',
-    unchecked: false,
   });
-  t.like(await stored('lent@clinic.com'), { mayStore: true, source: 'crm' });
   t.deepEqual(
     await storeOwnEmails(db, rows),
     emails.map(() => 'unchanged'),
@@ -253,10 +248,10 @@ test('the newest data about an address is kept, whether from a vendor or an impo
 
   // An address that has to be checked again does not become valid by a claim that we already had.
   await db.drizzle.execute(
-    sql`update stored_emails set unchecked = true where email = 'mended@clinic.com'`,
+    sql`update stored_emails set verdict = 'unknown', reason = 'forgotten' where email = 'mended@clinic.com'`,
   );
   t.deepEqual(await storeOwnEmails(db, [rows[3] ?? own('', null)]), ['unchanged']);
-  t.is((await stored('mended@clinic.com'))?.unchecked, true);
+  t.is((await stored('mended@clinic.com'))?.reason, 'forgotten');
   // A row without a date does not prove that the address is valid.
   t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
 });

@@ -316,7 +316,7 @@ test('a configured verifier checks every address, unless the policy says otherwi
   const verifier = { NEVERBOUNCE_API_KEY: 'n', NEVERBOUNCE_URL: await closedUrl() };
   const seen = candidate(`jo@${PRACTICE_DOMAINS[0]}`, {
     validatedAt: new Date(),
-    claimedAt: Date.now(),
+    begunAt: Date.now(),
   });
   const trusting = { VERIFY_POLICY: 'vendor-or-verifier' };
   const dated = { isDated: true };

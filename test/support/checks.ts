@@ -58,7 +58,7 @@ export function candidate(
     namedBy: 1,
     isTypedDirect: false,
     repeatsInput: false,
-    claimedAt: NOW,
+    begunAt: NOW,
     lastVerdict: null,
     undecided: {},
     ...rest,

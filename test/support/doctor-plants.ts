@@ -363,8 +363,8 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
     sandbox_not_apart: {
       statements: [
-        sql`insert into stored_emails (npi, email, verdict, source, checking_for)
-            values ('2000000044', 'made.up@clinic.example', 'unknown', 'test', ${life.tests[0]})`,
+        sql`insert into lookups (id, npi, requested_type, opened_at, closed_at, turn_of, turn_until)
+            values ('turn of a test', '2000000044', 'any', now(), now(), ${life.tests[0]}, now())`,
       ],
       subject: life.tests[0] ?? '',
     },

@@ -103,6 +103,7 @@ export interface Mutation {
 /** Removes the locks on balance and request from a settlement. */
 export const WITHOUT_LOCKS: readonly Mutation[] = [
   { file: 'accounts/balance.ts', from: ' for update`', to: '`' },
+  { file: 'requests/settle.ts', from: '       for update`', to: '`' },
   { file: 'requests/settle.ts', from: ".for('update')", to: '' },
 ];
 

@@ -9,7 +9,6 @@ import {
 } from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
-import { joinLookups } from '../../db/lookups/lookups.ts';
 import type { settle } from '../../db/requests/settle.ts';
 import type { submit } from '../../db/requests/submit.ts';
 import {
@@ -20,7 +19,7 @@ import {
   type RequestName,
   type SubmitCall,
 } from './model.ts';
-import { acceptedIds, grant } from './organization.ts';
+import { acceptedIds, grant, joinLookups } from './organization.ts';
 import { storeEmail } from './stored.ts';
 
 /** The functions under test: the real ones, or copies with a planted bug. */

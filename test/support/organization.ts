@@ -5,6 +5,7 @@ import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
+import { joinLookup } from '../../db/lookups/lookups.ts';
 import type { Retention } from '../../db/requests/retention.ts';
 import type {
   SubmitCommand,
@@ -61,6 +62,14 @@ export async function grant(
   credits: number,
 ): Promise<void> {
   await grantCredits(db, BY, organizationId, credits, randomUUID());
+}
+
+/** Begins the lookups of requests, as workers do when they plan them. */
+export async function joinLookups(
+  db: Database,
+  requestIds: readonly string[],
+): Promise<void> {
+  for (const requestId of requestIds) await joinLookup(db, requestId);
 }
 
 /** Opens a new organization with credits and one key. */

@@ -154,7 +154,7 @@ test.serial(
     t.is(envelope.data[0]?.status, 'failed');
     await eventually(async () => {
       const rows = await stack.db.drizzle.execute(
-        sql`select 1 from stored_emails where npi = ${npi} and verdict = 'valid' and not unchecked`,
+        sql`select 1 from stored_emails where npi = ${npi} and verdict = 'valid'`,
       );
       return rows[0] ?? null;
     });

@@ -10,7 +10,6 @@ import type { WorkflowControl } from '../../activities/deps.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase, transaction } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
-import { joinLookups } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
 import {
   admitWaiting,
@@ -35,6 +34,7 @@ import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
   eventually,
+  joinLookups,
   type Organization,
   openOrganization,
   openTestKey,

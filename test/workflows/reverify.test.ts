@@ -1,8 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { queueKnownEmails } from '../../db/lookups/candidates.ts';
+import { copyKnown, nextCandidate } from '../../db/lookups/candidates.ts';
 import { listFading } from '../../db/lookups/checks.ts';
-import { claimUnchecked } from '../../db/lookups/claims.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
@@ -128,18 +127,34 @@ test.serial(
     const lookup = { npi, lookupId: 'lookup-of-a-test' };
     await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-    await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
-    const claim = {
-      ...lookup,
-      requestId: 'req_of_a_test',
-      employerDomains: [],
-      except: [],
-      greylisted: false,
-      claimMs: DAY,
-    };
-    t.like(await claimUnchecked(stack.db, claim), { email, namedBy: 1 });
+    await copyIn(lookup);
+    t.like(await firstCandidate(lookup), { email, namedBy: 1 });
   },
 );
+
+interface Lookup {
+  readonly npi: string;
+  readonly lookupId: string;
+}
+
+/** Copies the known addresses of a lookup. Returns true if any waits for a check. */
+function copyIn(lookup: Lookup): Promise<boolean> {
+  const known = { ...lookup, listed: [], freshnessMs: 30 * DAY, canVerify: true };
+  return copyKnown(stack.db, known);
+}
+
+/** Takes the lookup's turn, and returns its first candidate. */
+async function firstCandidate({ lookupId }: Lookup) {
+  const until = new Date(Date.now() + DAY);
+  await stack.db.drizzle.execute(sql`
+    update lookups set turn_of = 'req_of_a_test', turn_until = ${until.toISOString()} where id = ${lookupId}`);
+  const turn = { lookupId, requestId: 'req_of_a_test', until };
+  const next = await nextCandidate(stack.db, turn, {
+    ...{ employerDomains: [], except: [], isDeadline: false },
+    ...{ greylistMs: 1000, turnMs: 1000 },
+  });
+  return next?.candidate;
+}
 
 /**
  * Stores an address that was rejected this many hours ago, with the evidence of the check that
@@ -207,13 +222,8 @@ for (const [n, [about, hours, kind, reason, isQueued]] of (
     const lookup = { npi, lookupId: `lookup-of-a-rejection-${n}` };
     await stack.db.drizzle.execute(sql`
       insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-    const waiting = await queueKnownEmails(
-      stack.db,
-      [{ ...lookup, listed: [] }],
-      30 * DAY,
-      true,
-    );
-    t.is(waiting.has(lookup.lookupId), isQueued);
+    const waits = await copyIn(lookup);
+    t.is(waits, isQueued);
   });
 }
 
@@ -226,13 +236,8 @@ test.serial(
     const lookup = { npi, lookupId: 'lookup-without-evidence' };
     await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-    const waiting = await queueKnownEmails(
-      stack.db,
-      [{ ...lookup, listed: [] }],
-      30 * DAY,
-      true,
-    );
-    t.true(waiting.has(lookup.lookupId));
+    const waits = await copyIn(lookup);
+    t.true(waits);
   },
 );
 
@@ -244,28 +249,23 @@ test.serial(
     const lookup = { npi, lookupId: 'lookup-of-an-old-rejection' };
     await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-    await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
-    const claim = {
-      ...lookup,
-      requestId: 'req_of_a_rejection',
-      employerDomains: [],
-      except: [],
-      greylisted: false,
-      claimMs: DAY,
-    };
-    t.like(await claimUnchecked(stack.db, claim), { verdict: 'unknown', namedBy: 0 });
+    await copyIn(lookup);
+    t.like(await firstCandidate(lookup), { verdict: 'unknown', namedBy: 0 });
   },
 );
 
-// Fails if the type of `waitedMs` in `claimUnchecked` is too small for milliseconds.
 test.serial(
-  'an address that has waited for its check for more than 25 days is checked',
+  'an address that an earlier lookup left unchecked is checked before vendors are called',
   async (t) => {
     const [npi = ''] = ordinaryNpis('found', 1, 72_000);
-    await store(npi, personOf(npi).workEmail, 27);
+    const email = personOf(npi).workEmail;
     await stack.db.drizzle.execute(sql`
-    update stored_emails set unchecked = true, verdict = 'unknown', updated_at = now() - interval '30 days'
-     where npi = ${npi}`);
+    insert into lookups (id, npi, requested_type, opened_at, closed_at)
+    values ('lookup-that-left-it', ${npi}, 'professional', now() - interval '30 days', now() - interval '30 days')`);
+    await stack.db.drizzle.execute(sql`
+    insert into candidates (lookup_id, npi, email, source, claimed_verdict, repeats_input, may_store, named_at)
+    values ('lookup-that-left-it', ${npi}, ${email}, 'test', 'unknown', false, true, now() - interval '30 days'),
+           ('lookup-that-left-it', ${npi}, ${`lent.${email}`}, 'lender', 'unknown', false, false, now() - interval '30 days')`);
     const client = await stack.organization();
     const { data } = await client.completed((await client.single({ npi })).json.batch_id);
     t.deepEqual(
@@ -275,5 +275,12 @@ test.serial(
     const bought = await stack.db.drizzle.execute(sql`
     select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
     t.deepEqual([...bought], [], 'nobody was paid for it');
+    const copied = await stack.db.drizzle.execute(sql`
+    select email from candidates where npi = ${npi} and lookup_id <> 'lookup-that-left-it'`);
+    t.deepEqual(
+      [...copied],
+      [{ email }],
+      'an address that may not be kept reaches only its lookup',
+    );
   },
 );

@@ -9,7 +9,7 @@ import { personOf } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import { eventually } from '../support/organization.ts';
-import { startStack, vendorSource } from '../support/stack.ts';
+import { startApi, startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // Tests lookups with a configured verifier. It checks every address that a vendor returns, and no
@@ -68,7 +68,12 @@ const stack = fresh(test, () =>
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
-const npis = ordinaryNpis('found', 20, 80_000).values();
+/** An API whose requests have more time, for the same workers. */
+const patient = fresh(test, () => {
+  const { databaseUrl, taskQueue } = stack;
+  return startApi({ databaseUrl, taskQueue, lookupTimeoutMs: 240_000 });
+});
+const npis = ordinaryNpis('found', 120, 80_000).values();
 const take = () => npis.next().value ?? '';
 const run = (statement: ReturnType<typeof sql>) => stack.db.drizzle.execute(statement);
 
@@ -142,12 +147,77 @@ test.serial(
       );
     }
     // Another source has named this address before and identified its person.
-    await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, repeats_input)
-    values (${both}, ${emailOf(both)}, 'unknown', 'another', true, false)`);
+    await run(sql`insert into lookups (id, npi, requested_type, opened_at, closed_at)
+    values ('earlier', ${both}, 'any', now(), now())`);
+    await run(sql`insert into candidates (lookup_id, npi, email, source, claimed_verdict, repeats_input, may_store)
+    values ('earlier', ${both}, ${emailOf(both)}, 'another', 'unknown', false, true)`);
     says = 'silent';
     t.like(await lookUp(echoed), { status: 'not_found' });
     t.like(await lookUp(known), { status: 'completed' });
     t.like(await lookUp(both), { status: 'completed' });
+  },
+);
+
+test.serial(
+  'three organizations that look up the same 60 NPIs share each call and each check',
+  async (t) => {
+    const shared = Array.from({ length: 60 }, take);
+    for (const npi of shared) vendor.script(npi, () => foundStep(npi));
+    const before = asked.length;
+    const clients = await Promise.all([1, 2, 3].map(() => patient.organization(100)));
+    const batches = await Promise.all(clients.map((one) => one.bulk({ npis: shared })));
+    for (const [n, one] of clients.entries()) {
+      const { data } = await one.completed(batches[n]?.json.batch_id ?? '');
+      t.true(data.every(({ status, replayed }) => status === 'completed' && !replayed));
+      t.deepEqual(await one.credits(), { balance: 40, total: 100, used: 60 });
+    }
+    t.deepEqual(
+      shared.filter((npi) => vendor.asked(npi, 'submit') !== 1),
+      [],
+    );
+    t.deepEqual(asked.slice(before).sort(), shared.map(emailOf).sort());
+    const [lookups] = await run(sql`
+      select count(turn_of)::int as taken from lookups where npi in ${shared}`);
+    t.is(lookups?.taken, 0);
+  },
+);
+
+test.serial(
+  'a stored personal address completes "any" only after a professional one was looked for',
+  async (t) => {
+    const [better, only] = [take(), take()];
+    const personal = (npi: string): Step => {
+      const found = foundStep(npi) as Extract<Step, { kind: 'found' }>;
+      const email = `npi${npi}@gmail.com`;
+      return {
+        ...found,
+        candidates: found.candidates.map((one) => ({
+          ...one,
+          email,
+          vendorType: 'personal',
+        })),
+      };
+    };
+    vendor.script(better, ({ nth }) =>
+      nth === 1 ? personal(better) : foundStep(better),
+    );
+    vendor.script(only, ({ nth }) =>
+      nth === 1 ? personal(only) : { kind: 'miss', reason: 'nobody' },
+    );
+    const ask = async (npi: string, enrichment_email_type: 'any' | 'personal') => {
+      const one = await patient.organization(10);
+      const { json: submitted } = await one.single({ npi, enrichment_email_type });
+      const atOnce = submitted.status === 'completed';
+      const { data } = await one.completed(submitted.batch_id);
+      return [data[0]?.email_type, atOnce];
+    };
+    for (const npi of [better, only]) {
+      t.deepEqual(await ask(npi, 'personal'), ['personal', false]);
+    }
+    t.deepEqual(await ask(better, 'any'), ['professional', false]);
+    t.deepEqual(await ask(only, 'any'), ['personal', false]);
+    t.deepEqual(await ask(only, 'any'), ['personal', true], 'it was looked for just now');
+    t.deepEqual([vendor.asked(better, 'submit'), vendor.asked(only, 'submit')], [2, 2]);
   },
 );
 

@@ -19,11 +19,11 @@ import {
 import { buildSubject } from '../../../activities/person/subject.ts';
 import { query } from '../../../db/client.ts';
 import {
-  listRegistryDue,
+  isRegistryDue,
   type RegistryProvider,
   storeRegistryAnswer,
 } from '../../../db/providers/providers.ts';
-import { gate, readProvider } from '../../../db/providers/subject.ts';
+import { readProvider, refusalOf } from '../../../db/providers/subject.ts';
 import { providers } from '../../../db/schema.ts';
 import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
 import { personOf } from '../../../deploy/local/sim/people.ts';
@@ -306,10 +306,8 @@ test('a stored NPI Registry response is used like an imported provider', async (
     facts?.places[0]?.neighbors?.map(({ npi, otherNames }) => [npi, otherNames]),
     [['2000000093', ['CEDAR VALLEY CLINIC']]],
   );
-  t.deepEqual(
-    await gate(db, [npi, '2000000093']),
-    new Map([['2000000093', 'organization_npi']]),
-  );
+  t.is(await refusalOf(db, npi), null);
+  t.is(await refusalOf(db, '2000000093'), 'organization_npi');
 });
 
 test('a newer NPI Registry response replaces an older one completely', async (t) => {
@@ -347,32 +345,32 @@ test('an imported provider has priority over the NPI Registry', async (t) => {
     otherStates: [],
   });
   await age(npi, 9999);
-  t.deepEqual(await listRegistryDue(db, [npi]), []);
+  t.false(await isRegistryDue(db, npi));
 });
 
 test('an NPI that is missing from the NPI Registry counts as inactive for a day', async (t) => {
   const npi = '2000000143';
-  t.deepEqual(await listRegistryDue(db, [npi]), [npi]);
+  t.true(await isRegistryDue(db, npi));
   await stored(t, await personAs(npi), npi);
-  t.deepEqual(await listRegistryDue(db, [npi]), []);
+  t.false(await isRegistryDue(db, npi));
 
   await storeRegistryAnswer(db, npi, null);
-  t.deepEqual(await gate(db, [npi]), new Map([[npi, 'deactivated']]));
+  t.is(await refusalOf(db, npi), 'deactivated');
   t.like(await readProvider(db, npi), {
     active: false,
     lastName: null,
     endpoints: [],
     otherStates: [],
   });
-  t.deepEqual(await listRegistryDue(db, [npi]), []);
+  t.false(await isRegistryDue(db, npi));
 
   await age(npi, 25);
-  t.deepEqual(await gate(db, [npi]), new Map());
-  t.deepEqual(await listRegistryDue(db, [npi]), [npi]);
+  t.is(await refusalOf(db, npi), null);
+  t.true(await isRegistryDue(db, npi));
 
   await stored(t, await personAs(npi), npi);
   t.like(await readProvider(db, npi), { active: true, lastName: 'ASHDOWN' });
-  t.deepEqual(await listRegistryDue(db, [npi]), []);
+  t.false(await isRegistryDue(db, npi));
 });
 
 test('NPI Registry text that the database cannot store causes no error', async (t) => {
