@@ -6,14 +6,14 @@ import {
   type AttemptKey,
   recordLost,
   recordNotCalled,
-  recordVendorAnswer,
   recordVendorJob,
+  recordVendorResponse,
 } from '../db/lookups/vendor-attempts.ts';
 import { beginVendorStep, type NextStep } from '../db/lookups/vendor-steps.ts';
-import { countCall } from '../db/metrics.ts';
+import { countCall } from '../db/operations/metrics.ts';
 import { suppressFromVendor } from '../db/privacy/suppressions.ts';
 import { accountOf } from '../db/words.ts';
-import type { VendorAnswer } from '../workflows/messages.ts';
+import type { VendorResult } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { logBreaker, outcomeOf, retryLater } from './failures.ts';
 import { type Clock, withHeartbeat } from './heartbeat.ts';
@@ -21,7 +21,7 @@ import { wordOf } from './http/client.ts';
 import type { Subjects } from './lookup.ts';
 import { mismatchOf } from './person/identity.ts';
 import { addsTo, profileOf } from './person/profile.ts';
-import { answerForSandbox } from './sandbox.ts';
+import { resultForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import { waitForSlot } from './slots.ts';
 import type { Step, Subject, Vendor } from './vendors/vendor.ts';
@@ -72,8 +72,8 @@ export function createAskActivities(deps: AskDeps) {
      * @throws {ApplicationFailure} retryable, if the vendor is still working, is unavailable, or
      * limits our requests
      */
-    async askVendor(question: VendorQuestion): Promise<VendorAnswer> {
-      const test = answerForSandbox(question.vendor, 'first');
+    async askVendor(question: VendorQuestion): Promise<VendorResult> {
+      const test = resultForSandbox(question.vendor, 'first');
       if (test) return await settleFound(deps, question, test);
       const source = deps.vendors.find(({ vendor }) => vendor.id === question.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
@@ -82,8 +82,8 @@ export function createAskActivities(deps: AskDeps) {
         return { kind: 'skip', reason: 'max_price_per_lookup' };
       }
       return await withHeartbeat(Context.current(), async (signal, now) => {
-        const answer = await converse(deps, { question, source, signal, now });
-        return await settleFound(deps, question, answer);
+        const result = await converse(deps, { question, source, signal, now });
+        return await settleFound(deps, question, result);
       });
     },
   };
@@ -100,7 +100,7 @@ interface Conversation {
 async function converse(
   deps: AskDeps,
   conversation: Conversation,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const { vendor } = conversation.source;
   const begin = () => beginCall(deps, conversation);
   const next = await waitForSlot(vendor.id, begin, conversation.signal);
@@ -147,21 +147,21 @@ async function waitForStep(
   { db, requiredVerifiers }: AskDeps,
   conversation: Conversation,
   { why, afterMs }: Extract<NextStep, { kind: 'wait' }>,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const { requestId, vendor } = conversation.question;
   if (why === 'verifier_unavailable') {
     const verifierMs = await requiredVerifiers.tryAgain(conversation.signal, requestId);
-    return wait(conversation, why, verifierMs);
+    return retryOrEnd(conversation, why, verifierMs);
   }
-  const answer = wait(conversation, why, afterMs);
+  const result = retryOrEnd(conversation, why, afterMs);
   if (NOT_CALLED.includes(why)) {
     await recordNotCalled(db, { requestId, vendor, why, afterMs });
   }
-  return answer;
+  return result;
 }
 
 /** Returns the result of a call that ended earlier, without addresses to check. */
-function resultOf({ state, reason }: Extract<NextStep, { kind: 'over' }>): VendorAnswer {
+function resultOf({ state, reason }: Extract<NextStep, { kind: 'over' }>): VendorResult {
   // The response was about another person, or none of its addresses passed our checks.
   if (state === 'found') return { kind: 'unusable', reason };
   return { kind: state, reason };
@@ -173,7 +173,7 @@ async function check(
   { question, signal }: Conversation,
   { turn, requestedType }: Pick<CheckStep, 'turn' | 'requestedType'>,
   subject?: Subject,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const { npi } = question;
   return await verify(
     deps,
@@ -189,7 +189,7 @@ async function call(
   deps: AskDeps,
   conversation: Conversation,
   { turn, key, jobRef, requestedType }: Extract<NextStep, { kind: 'ask' }>,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const { question, source, signal } = conversation;
   const { vendor } = source;
   const { npi } = question;
@@ -204,7 +204,7 @@ async function call(
   );
   if (step.kind === 'pending') {
     await recordJob(deps, key, step, { kind: 'answered' });
-    return wait(conversation, 'pending', step.pollAfterMs);
+    return retryOrEnd(conversation, 'pending', step.pollAfterMs);
   }
   const isUnasked =
     step.kind === 'retry' ||
@@ -214,7 +214,7 @@ async function call(
   }
   const end = await record(deps, source, subject, key, step);
   if (end !== null) return end;
-  if (step.kind === 'retry') return wait(conversation, step.why, step.afterMs);
+  if (step.kind === 'retry') return retryOrEnd(conversation, step.why, step.afterMs);
   if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
   let known = subject;
   const profile = source.mayStore ? profileIn(step, subject) : null;
@@ -245,12 +245,12 @@ async function keepJob(
   key: AttemptKey,
   jobRef: string,
   step: Extract<Step, { kind: 'retry' | 'fatal' }>,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   let pollAfterMs = POLL_AGAIN_MS;
   if (step.kind === 'retry' && step.afterMs !== null) pollAfterMs = step.afterMs;
   await recordJob(deps, key, { jobRef, pollAfterMs }, outcomeOf(step, true));
   if (step.kind === 'fatal') return { kind: 'fatal', reason: wordOf(step) };
-  return wait(conversation, step.why, pollAfterMs);
+  return retryOrEnd(conversation, step.why, pollAfterMs);
 }
 
 async function recordJob(
@@ -264,7 +264,7 @@ async function recordJob(
 }
 
 /** A step that ends a vendor's work on a request: any step except `pending`. */
-type Answered = Exclude<Step, { kind: 'pending' }>;
+type EndedStep = Exclude<Step, { kind: 'pending' }>;
 
 /**
  * Records the response of a vendor.
@@ -275,8 +275,8 @@ async function record(
   { vendor, mayStore }: VendorSource,
   subject: Subject,
   key: AttemptKey,
-  step: Answered,
-): Promise<VendorAnswer | null> {
+  step: EndedStep,
+): Promise<VendorResult | null> {
   const { npi, person } = subject;
   let mismatch: string | null = null;
   let named: NamedCandidates | null = null;
@@ -291,7 +291,7 @@ async function record(
     step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
   const outcome = outcomeOf(step, key.n > 1);
-  const change = await recordVendorAnswer(db, key, {
+  const change = await recordVendorResponse(db, key, {
     state: isLost ? 'lost' : step.kind,
     reason: mismatch ?? reasonOf(step),
     credits: isLost ? key.cost : creditsOf(step, key.cost),
@@ -327,7 +327,7 @@ function profileIn(step: Extract<Step, { kind: 'found' }>, { person }: Subject) 
 }
 
 /** Returns the reason to record for a step, or null if the step has an email. */
-function reasonOf(step: Answered): string | null {
+function reasonOf(step: EndedStep): string | null {
   switch (step.kind) {
     case 'miss':
       return step.reason;
@@ -349,7 +349,7 @@ function reasonOf(step: Answered): string | null {
  * Returns how many of the vendor's credits a step cost. We assume that the vendor charged for a
  * response that we cannot read.
  */
-function creditsOf(step: Answered, cost: number): number {
+function creditsOf(step: EndedStep, cost: number): number {
   switch (step.kind) {
     case 'found':
       return step.credits ?? cost;
@@ -366,11 +366,11 @@ function creditsOf(step: Answered, cost: number): number {
  * Throws a retryable failure if there is time for another attempt at this vendor. Otherwise returns
  * `unresolved`.
  */
-function wait(
+function retryOrEnd(
   { question, now }: Conversation,
   why: string,
   afterMs: number | null,
-): VendorAnswer {
+): VendorResult {
   const nextAt = now() + (afterMs ?? 0);
   if (nextAt > question.until) return { kind: 'unresolved', reason: why };
   throw retryLater(question.vendor, why, afterMs);

@@ -1,4 +1,4 @@
-import type { Database } from '../db/client.ts';
+import type { Database } from '../db/connection/client.ts';
 import { readBatch } from '../db/requests/facts.ts';
 import type { BatchFacts, BatchInput } from '../workflows/messages.ts';
 

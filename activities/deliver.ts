@@ -1,11 +1,11 @@
 import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import type { Logger } from 'pino';
-import type { Database } from '../db/client.ts';
-import { DatabaseError, Refusal } from '../db/errors.ts';
-import { count, time } from '../db/metrics.ts';
-import { SecretUnreadable } from '../db/secrets.ts';
-import { publishSpan } from '../db/traces.ts';
+import { SecretUnreadable } from '../db/accounts/secrets.ts';
+import type { Database } from '../db/connection/client.ts';
+import { DatabaseError, Refusal } from '../db/connection/errors.ts';
+import { publishSpan } from '../db/connection/traces.ts';
+import { count, time } from '../db/operations/metrics.ts';
 import {
   type AttemptOutcome,
   type Claim,
@@ -23,7 +23,7 @@ import { benignFailure } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { NotAttempted } from './webhooks/attempt.ts';
 import { isInNetworks } from './webhooks/ip-policy.ts';
-import { type Answer, reasonOf } from './webhooks/post.ts';
+import { type AttemptResult, reasonOf } from './webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
 import { sign } from './webhooks/signature.ts';
 
@@ -183,40 +183,40 @@ async function attempt(deps: WebhookDeps, claim: Claim): Promise<DeliveryResult 
   if (made instanceof NotAttempted) {
     return { why: made.why, message: made.message, afterMs: null };
   }
-  if (made instanceof SecretUnreadable) return await hold(deps, claim, made);
-  const { answer, batchId } = made;
-  const outcome = outcomeOf(claim, answer, deps.rules.webhookScheduleMs);
+  if (made instanceof SecretUnreadable) return await postpone(deps, claim, made);
+  const { result, batchId } = made;
+  const outcome = outcomeOf(claim, result, deps.rules.webhookScheduleMs);
   const durationMs = Math.round(performance.now() - begun);
-  const record = recordOf(claim, answer, durationMs);
-  const health = healthOf(answer, deps.rules.webhookScheduleMs);
+  const record = recordOf(claim, result, durationMs);
+  const health = healthOf(result, deps.rules.webhookScheduleMs);
   await throughOutage(() => recordAttempt(deps.db, claim, record, outcome, health));
   const n = made.attempts + 1;
   report(deps.log, claim, { n, batchId, record, outcome });
   if (outcome.state !== 'pending') return outcome.state;
-  const result = record.statusCode === null ? record.reason : `HTTP ${record.statusCode}`;
+  const shown = record.statusCode === null ? record.reason : `HTTP ${record.statusCode}`;
   return {
     why: 'not_delivered',
-    message: `attempt ${n}: ${result}`,
+    message: `attempt ${n}: ${shown}`,
     afterMs: outcome.afterMs,
   };
 }
 
 function recordOf(
   { at: startedAt }: Claim,
-  answer: Answer,
+  result: AttemptResult,
   durationMs: number,
 ): AttemptRecord {
-  const common = { startedAt, durationMs, reason: reasonOf(answer) };
-  if (answer.kind === 'failed') {
+  const common = { startedAt, durationMs, reason: reasonOf(result) };
+  if (result.kind === 'failed') {
     return { ...common, statusCode: null, responseExcerpt: null };
   }
-  return { ...common, statusCode: answer.status, responseExcerpt: answer.excerpt };
+  return { ...common, statusCode: result.status, responseExcerpt: result.excerpt };
 }
 
 /**
  * Postpones a delivery whose webhook secret cannot be read. An operator has to repair the secret.
  */
-async function hold(
+async function postpone(
   { db, log }: WebhookDeps,
   claim: Claim,
   error: SecretUnreadable,
@@ -276,8 +276,8 @@ async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
       'webhook-timestamp': String(timestamp),
       'webhook-signature': sign({ id, timestamp, body, secrets }),
     };
-    const answer = await post({ url, headers, body, blocked, admit });
-    return { answer, batchId, attempts };
+    const result = await post({ url, headers, body, blocked, admit });
+    return { result, batchId, attempts };
   } catch (error) {
     if (error instanceof SecretUnreadable) return error;
     // Nothing was sent to the receiver, so this does not count as an attempt.
@@ -308,30 +308,33 @@ async function admitAddresses(db: Database, claim: Claim, addresses: readonly st
 
 function outcomeOf(
   { step }: Claim,
-  answer: Answer,
+  result: AttemptResult,
   scheduleMs: readonly number[],
 ): AttemptOutcome {
   let retryAfterMs: number | null = null;
-  if (answer.kind === 'answered') {
-    if (isDelivered(answer.status)) return { state: 'delivered' };
-    retryAfterMs = answer.retryAfterMs;
+  if (result.kind === 'responded') {
+    if (isDelivered(result.status)) return { state: 'delivered' };
+    retryAfterMs = result.retryAfterMs;
   }
-  if (isFinal(answer)) return { state: 'failed' };
+  if (isFinal(result)) return { state: 'failed' };
   const afterMs = delayBefore(step + 2, scheduleMs, retryAfterMs, Math.random());
   if (afterMs === null) return { state: 'failed' };
   return { state: 'pending', afterMs };
 }
 
-function healthOf(answer: Answer, scheduleMs: readonly number[]): HostHealth | null {
-  if (answer.kind === 'answered') {
+function healthOf(
+  result: AttemptResult,
+  scheduleMs: readonly number[],
+): HostHealth | null {
+  if (result.kind === 'responded') {
     return {
-      kind: 'answered',
-      accepted: isDelivered(answer.status),
-      address: answer.address,
+      kind: 'responded',
+      accepted: isDelivered(result.status),
+      address: result.address,
     };
   }
-  if (isFinal(answer) || answer.reason === 'unproven_host') return null;
-  return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
+  if (isFinal(result) || result.reason === 'unproven_host') return null;
+  return { kind: 'silent', reason: result.reason, restMs: firstRestMs(scheduleMs) };
 }
 
 /** Runs database work, and repeats it for up to `OUTAGE_MS` while the database is unavailable. */

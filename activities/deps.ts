@@ -1,5 +1,5 @@
 import type { Logger } from 'pino';
-import type { Database } from '../db/client.ts';
+import type { Database } from '../db/connection/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
 import type { BatchStart } from '../db/requests/outbox.ts';
 import type { Retention } from '../db/requests/retention.ts';

@@ -8,11 +8,11 @@ import {
 } from '@temporalio/common';
 import type { ActivityInboundCallsInterceptor } from '@temporalio/worker';
 import type { Logger } from 'pino';
-import { DatabaseError, Refusal, type RefusalCode } from '../db/errors.ts';
-import { isId } from '../db/ids.ts';
+import { DatabaseError, Refusal, type RefusalCode } from '../db/connection/errors.ts';
+import { isId } from '../db/connection/ids.ts';
+import { spanIdOf, spans, traced } from '../db/connection/traces.ts';
 import type { BreakerChange, CallOutcome } from '../db/lookups/sources.ts';
-import { count } from '../db/metrics.ts';
-import { spanIdOf, spans, traced } from '../db/traces.ts';
+import { count } from '../db/operations/metrics.ts';
 import { wordOf } from './http/client.ts';
 import type { RegistryStep } from './person/registry.ts';
 import type { Step } from './vendors/vendor.ts';

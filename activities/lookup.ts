@@ -1,13 +1,13 @@
 import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
-import type { Database } from '../db/client.ts';
+import type { Database } from '../db/connection/client.ts';
 import { copyKnown } from '../db/lookups/candidates.ts';
 import { joinLookup } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { recordSkipped, type SkippedVendor } from '../db/lookups/vendor-attempts.ts';
-import { countCall } from '../db/metrics.ts';
+import { countCall } from '../db/operations/metrics.ts';
 import { hasNpiCheckDigit } from '../db/providers/npi.ts';
-import { isRegistryDue, storeRegistryAnswer } from '../db/providers/providers.ts';
+import { isRegistryDue, storeRegistryResponse } from '../db/providers/providers.ts';
 import { type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import { findOpenRequest } from '../db/requests/facts.ts';
 import type { LookupEnd } from '../db/requests/settle.ts';
@@ -245,10 +245,10 @@ export async function askRegistry(
   logBreaker(log, REGISTRY, change, outcome);
   switch (step.kind) {
     case 'found':
-      await storeRegistryAnswer(db, npi, step.provider);
+      await storeRegistryResponse(db, npi, step.provider);
       return null;
     case 'inactive_or_unknown':
-      await storeRegistryAnswer(db, npi, null);
+      await storeRegistryResponse(db, npi, null);
       return null;
     case 'retry':
       return later(wordOf(step), step.afterMs);

@@ -1,9 +1,9 @@
 import { Context } from '@temporalio/activity';
-import type { Database } from '../db/client.ts';
+import type { Database } from '../db/connection/client.ts';
 import { hasNpiCheckDigit } from '../db/providers/npi.ts';
 import { beginForSandbox } from '../db/requests/sandbox.ts';
 import type { TestOutcome } from '../db/words.ts';
-import type { LookupPlan, VendorAnswer } from '../workflows/messages.ts';
+import type { LookupPlan, VendorResult } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
 
@@ -66,7 +66,7 @@ export async function planForSandbox(
 
 const FOUND = { kind: 'found', reason: null } as const;
 /** The last response that the sandbox source returns for each outcome. */
-const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> = {
+const RESULTS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorResult>> = {
   professional: FOUND,
   personal: FOUND,
   found: FOUND,
@@ -86,10 +86,10 @@ const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> 
  * @returns null if `name` is not a sandbox source
  * @throws {ApplicationFailure} retryable, if the outcome takes longer
  */
-export function answerForSandbox(
+export function resultForSandbox(
   name: string,
   patience: 'first' | 'early' | 'over',
-): VendorAnswer | null {
+): VendorResult | null {
   if (!name.startsWith(SANDBOX)) return null;
   const outcome = name.slice(SANDBOX.length) as TestOutcome;
   // The activity is retried until the lookup has no time left.
@@ -100,5 +100,5 @@ export function answerForSandbox(
   if (outcome === 'greylisted' && patience === 'first') {
     return { kind: 'later', reason: outcome };
   }
-  return ANSWERS[outcome];
+  return RESULTS[outcome];
 }

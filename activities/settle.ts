@@ -1,8 +1,8 @@
 import type { Logger } from 'pino';
+import { publishSpan, spanIdOf, traced } from '../db/connection/traces.ts';
 import { type LookupEnd, settle } from '../db/requests/settle.ts';
-import { publishSpan, spanIdOf, traced } from '../db/traces.ts';
 import { findDueDelivery } from '../db/webhooks/deliveries.ts';
-import type { LookupResult, VendorAnswer } from '../workflows/messages.ts';
+import type { LookupResult, VendorResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 
 /** A request, and its batch. The workflow of the batch is signaled when the request is final. */
@@ -48,12 +48,12 @@ export function createSettleActivities(deps: SettleDeps) {
 export async function settleFound(
   deps: SettleDeps,
   request: RequestIds,
-  answer: VendorAnswer,
-): Promise<VendorAnswer> {
-  if (answer.kind !== 'found' && answer.kind !== 'stored') return answer;
+  result: VendorResult,
+): Promise<VendorResult> {
+  if (result.kind !== 'found' && result.kind !== 'stored') return result;
   const found = { ...request, reason: null };
   const settled = await settleAndSignal(deps, found, 'answered');
-  return { ...answer, settled };
+  return { ...result, settled };
 }
 
 /**

@@ -1,5 +1,5 @@
 import { setTimeout } from 'node:timers/promises';
-import { time } from '../db/metrics.ts';
+import { time } from '../db/operations/metrics.ts';
 
 /**
  * If the next free slot is at most this far in the future, it is reserved for the caller
@@ -7,7 +7,7 @@ import { time } from '../db/metrics.ts';
  */
 const NEAR_MS = 5000;
 
-interface Answer {
+interface Permission {
   readonly kind: string;
   readonly why?: string;
   readonly afterMs?: number;
@@ -18,21 +18,22 @@ interface Answer {
  * that moment. For later slots the caller must retry its activity. Temporal may start a retry some
  * seconds late, so a retry is too inexact for near slots.
  * @param ask asks for permission, as `admitCall` does
- * @returns the last response of `ask`. If it is `wait` because of `rate_limit`, the caller retries
+ * @returns the last result of `ask`. If it is `wait` because of `rate_limit`, the caller retries
  * its activity after `afterMs`.
  * @throws {AbortError} when `signal` aborts
  */
-export async function waitForSlot<A extends Answer>(
+export async function waitForSlot<A extends Permission>(
   source: string,
   ask: () => Promise<A>,
   signal: AbortSignal,
 ): Promise<A> {
   for (;;) {
-    const answer = await ask();
-    const { kind, why, afterMs } = answer;
-    if (kind !== 'wait' || why !== 'rate_limit' || afterMs === undefined) return answer;
+    const permission = await ask();
+    const { kind, why, afterMs } = permission;
+    if (kind !== 'wait' || why !== 'rate_limit' || afterMs === undefined)
+      return permission;
     time('npe_source_slot_wait_seconds', { source }, afterMs / 1000);
-    if (afterMs > NEAR_MS) return answer;
+    if (afterMs > NEAR_MS) return permission;
     await setTimeout(afterMs, null, { signal });
   }
 }

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto';
 import { PRICES } from '../db/accounts/credits.ts';
 import { takePlaces } from '../db/accounts/limits.ts';
 import { type Balance, isSandbox } from '../db/accounts/organizations.ts';
-import type { Database } from '../db/client.ts';
+import type { Database } from '../db/connection/client.ts';
 import { markStarted } from '../db/requests/outbox.ts';
 import { type SubmitCommand, submit } from '../db/requests/submit.ts';
 import {

@@ -10,13 +10,13 @@ import { beginStep, inTurn, type Turn } from '../db/lookups/turns.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import { SHARED, waitForTurn } from '../db/lookups/vendor-steps.ts';
 import type { RequestedType } from '../db/words.ts';
-import type { VendorAnswer } from '../workflows/messages.ts';
+import type { VendorResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
 import { employerDomainsOf } from './person/subject.ts';
-import { answerForSandbox } from './sandbox.ts';
+import { resultForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import type { Subject } from './vendors/vendor.ts';
 import type { Decided } from './verification/check.ts';
@@ -67,12 +67,12 @@ export function createVerifyActivities(deps: VerifyDeps) {
      * Checks addresses of an NPI that are already known or that were greylisted. Settles the
      * request if one of them is valid.
      */
-    async verifyEmails(lookup: VerifyInput): Promise<VendorAnswer> {
-      const test = answerForSandbox(lookup.lookupId, lookup.patience);
+    async verifyEmails(lookup: VerifyInput): Promise<VendorResult> {
+      const test = resultForSandbox(lookup.lookupId, lookup.patience);
       if (test) return await settleFound(deps, lookup, test);
       return await withHeartbeat(Context.current(), async (signal) => {
-        const answer = await takeTurn(deps, lookup, signal);
-        return await settleFound(deps, lookup, answer);
+        const result = await takeTurn(deps, lookup, signal);
+        return await settleFound(deps, lookup, result);
       });
     },
   };
@@ -83,7 +83,7 @@ async function takeTurn(
   deps: CheckDeps,
   { requestId, npi, requestedType, patience }: VerifyInput,
   signal: AbortSignal,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const { db, rules } = deps;
   const { freshnessMs } = rules;
   const step = { requestId, vendor: null, turnMs: CHECK_MS, freshnessMs };
@@ -122,7 +122,7 @@ export async function verify(
   deps: CheckDeps,
   lookup: ToVerify,
   signal: AbortSignal,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const { db, subjects, rules } = deps;
   const { npi, turn, requestedType, patience } = lookup;
   const { lookupId } = turn;
@@ -151,7 +151,7 @@ export async function verify(
   }
 }
 
-const FOUND: VendorAnswer = { kind: 'found', reason: null };
+const FOUND: VendorResult = { kind: 'found', reason: null };
 
 function isOfType(
   requestedType: RequestedType,
@@ -204,7 +204,7 @@ async function conclude(
   lookupId: string,
   outcomes: readonly Outcome[],
   areLater: boolean,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   if (outcomes.some(({ kind }) => kind === 'valid')) return FOUND;
   // This comes before the retryable failure below, because the retry would check greylisted
   // addresses too early. A mail server that gets a check too early may start its pause again.

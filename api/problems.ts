@@ -1,7 +1,7 @@
 import { finished } from 'node:stream/promises';
 import type { Request, Server } from '@hapi/hapi';
 import type { Logger } from 'pino';
-import { DatabaseError } from '../db/errors.ts';
+import { DatabaseError } from '../db/connection/errors.ts';
 import table from './problems.json' with { type: 'json' };
 import type { OperationId } from './routes.ts';
 import { type Site, SUPPORT } from './site.ts';
@@ -158,11 +158,11 @@ export function registerErrors(server: Server, site: Site, log: Logger): void {
     if (route.settings.tags?.includes(CONSOLE)) return h.continue;
     const { status, body, headers } = toApiError(response, request, log);
     request.app.refusal = 'code' in body ? String(body.code) : 'invalid';
-    const answer = h.response(errorText(body, site)).code(status);
-    if (status === 422) answer.type('application/json').charset('utf-8');
-    else answer.type('application/problem+json').charset('');
-    for (const [name, value] of Object.entries(headers)) answer.header(name, value);
-    return answer;
+    const reply = h.response(errorText(body, site)).code(status);
+    if (status === 422) reply.type('application/json').charset('utf-8');
+    else reply.type('application/problem+json').charset('');
+    for (const [name, value] of Object.entries(headers)) reply.header(name, value);
+    return reply;
   });
 }
 

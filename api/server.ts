@@ -6,8 +6,8 @@ import {
   type RouteOptions,
   type Server,
 } from '@hapi/hapi';
-import { count, time } from '../db/metrics.ts';
-import { parseTraceparent, publishSpan, spanIdOf } from '../db/traces.ts';
+import { parseTraceparent, publishSpan, spanIdOf } from '../db/connection/traces.ts';
+import { count, time } from '../db/operations/metrics.ts';
 import { registerDocs } from './docs/docs.ts';
 import { type AuthDeps, registerAuth } from './http/auth.ts';
 import {

@@ -1,14 +1,14 @@
 import { setTimeout } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import { type Database, openDatabase } from '../db/client.ts';
-import { noteHome } from '../db/requests/outbox.ts';
+import { type Database, openDatabase } from '../db/connection/client.ts';
 import {
   type ApiProcess,
   listElsewhere,
   newProcessId,
   noteApi,
   noteStopped,
-} from '../db/workers.ts';
+} from '../db/operations/workers.ts';
+import { noteHome } from '../db/requests/outbox.ts';
 import { loadApiConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';

@@ -1,6 +1,6 @@
 import { asyncLocalStorage } from '@temporalio/activity';
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
-import { traceOfLine } from '../db/traces.ts';
+import { traceOfLine } from '../db/connection/traces.ts';
 import { serviceVersion, temporalUi } from './config/config.ts';
 import { printableLines } from './printable.ts';
 import { grpcFailure } from './temporal/client.ts';

@@ -1,9 +1,9 @@
 import { setTimeout } from 'node:timers/promises';
 import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
-import type { Database } from '../db/client.ts';
-import { readiness } from '../db/migrate.ts';
-import { tlsWarning } from '../db/tls.ts';
+import type { Database } from '../db/connection/client.ts';
+import { tlsWarning } from '../db/connection/tls.ts';
+import { readiness } from '../db/operations/migrate.ts';
 import { givenDatabaseUrl, isNpmScript } from './config/config.ts';
 import { printableLines } from './printable.ts';
 import { explain } from './problem.ts';

@@ -5,11 +5,11 @@ import { collectDefaultMetrics, Gauge, Registry, register } from '@prometheus-io
 import type { Client } from '@temporalio/client';
 import type { Logger } from 'pino';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
-import type { Database } from '../db/client.ts';
-import METRICS from '../db/metrics.json' with { type: 'json' };
-import { readiness } from '../db/migrate.ts';
-import { readServerStats } from '../db/server.ts';
-import { readStats, type Stat, type StatsRules } from '../db/stats.ts';
+import type { Database } from '../db/connection/client.ts';
+import METRICS from '../db/operations/metrics.json' with { type: 'json' };
+import { readiness } from '../db/operations/migrate.ts';
+import { readServerStats } from '../db/operations/server.ts';
+import { readStats, type Stat, type StatsRules } from '../db/operations/stats.ts';
 import { type Config, serviceVersion } from './config/config.ts';
 
 // Serves the metrics of a process on METRICS_PORT (deploy/metrics.md). An API process serves its
@@ -96,7 +96,7 @@ export async function serveMetrics(
   if (!register.getSingleMetric('process_start_time_seconds')) collectDefaultMetrics();
   setBuild('');
   const checks = new Map(Object.entries(health));
-  const answer = async (path: string): Promise<Reply> => {
+  const reply = async (path: string): Promise<Reply> => {
     if (path === '/metrics') {
       setPool(pool);
       await setReady(readiness);
@@ -112,7 +112,7 @@ export async function serveMetrics(
   };
   const server = createServer(async ({ url = '' }, response) => {
     const path = url.replace(/\?.*/, '');
-    const [status, contentType, body] = await answer(path).catch(() => FAILED);
+    const [status, contentType, body] = await reply(path).catch(() => FAILED);
     response.writeHead(status, { 'content-type': contentType }).end(body);
   });
   server.maxConnections = 100;

@@ -1,5 +1,5 @@
-import { migrate } from '../db/migrate.ts';
-import { tlsWarning } from '../db/tls.ts';
+import { tlsWarning } from '../db/connection/tls.ts';
+import { migrate } from '../db/operations/migrate.ts';
 import { loadOperatorConfig, loadReplayConfig } from './config/config.ts';
 import { main } from './main.ts';
 import {

@@ -1,6 +1,6 @@
 import { type Command, CommanderError, Option } from 'commander';
-import { type Database, openDatabase } from '../db/client.ts';
-import { Refusal } from '../db/errors.ts';
+import { type Database, openDatabase } from '../db/connection/client.ts';
+import { Refusal } from '../db/connection/errors.ts';
 import {
   fallBackToLocalStack,
   LOCAL_STACK,

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { OperatorProblem } from '../db/errors.ts';
+import { OperatorProblem } from '../db/connection/errors.ts';
 
 // Chooses ports on this machine.
 

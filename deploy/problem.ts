@@ -1,5 +1,5 @@
-import { DatabaseError, OperatorProblem, Refusal } from '../db/errors.ts';
-import { type IdPrefix, isId } from '../db/ids.ts';
+import { DatabaseError, OperatorProblem, Refusal } from '../db/connection/errors.ts';
+import { type IdPrefix, isId } from '../db/connection/ids.ts';
 import { ConfigError } from './config/values.ts';
 import SENTENCES from './sentences.json' with { type: 'json' };
 

@@ -1,8 +1,8 @@
 import { setTimeout } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { Agent, request } from 'undici';
-import { uuidOf } from '../db/ids.ts';
-import { newSpanId, type Span, spanIdOf, spans } from '../db/traces.ts';
+import { uuidOf } from '../db/connection/ids.ts';
+import { newSpanId, type Span, spanIdOf, spans } from '../db/connection/traces.ts';
 import { type Config, serviceVersion } from './config/config.ts';
 import { repeat } from './main.ts';
 

@@ -5,10 +5,10 @@ import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { createNames } from '../activities/http/names.ts';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
-import { type Database, openDatabase } from '../db/client.ts';
+import { firstVersion } from '../db/accounts/secrets.ts';
+import { type Database, openDatabase } from '../db/connection/client.ts';
 import { forgetSources } from '../db/lookups/sources.ts';
 import { storePrices } from '../db/lookups/spending.ts';
-import { firstVersion } from '../db/secrets.ts';
 import {
   HEARTBEAT_MS,
   NO_BUILD,
@@ -16,7 +16,7 @@ import {
   noteStopped,
   noteWorker,
   type WorkerProcess,
-} from '../db/workers.ts';
+} from '../db/operations/workers.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Ajv } from 'ajv';
 import { beginImport, endImport } from '../db/lookups/imports.ts';
-import { noteDoctor } from '../db/routines.ts';
+import { noteDoctor } from '../db/operations/routines.ts';
 import { run } from '../deploy/local/processes.ts';
 import { freePort, LOOPBACK } from '../deploy/ports.ts';
 import type { Dashboard } from './monitoring/draw.ts';

@@ -24,7 +24,7 @@ import {
   requestSettled,
   type Settled,
 } from './messages.ts';
-import { db, refundCredits } from './options.ts';
+import { local, refundCredits } from './options.ts';
 
 /** If a lookup is still running this long after its deadline, Temporal ends it. */
 const GRACE_MS = 5 * 60_000;
@@ -52,7 +52,9 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   });
 
   // A canceled batch still reads its open requests here, because their credits must be refunded.
-  const batch = await CancellationScope.nonCancellable(() => db.readBatch({ batchId }));
+  const batch = await CancellationScope.nonCancellable(() =>
+    local.readBatch({ batchId }),
+  );
   const settled = new Set<string>();
   const lookups = batch.open.map((request) => lookUp(request, batch, settled));
   const onBug = (bug: unknown) => void inbox.push({ kind: 'bug', bug });
@@ -103,7 +105,7 @@ async function report(
   // The numbers of the result come from PostgreSQL, not from signals. PostgreSQL also knows the due
   // webhooks whose signals were lost.
   const end =
-    batch.open.length === 0 ? batch : await db.readBatch({ batchId: batch.batchId });
+    batch.open.length === 0 ? batch : await local.readBatch({ batchId: batch.batchId });
   webhooks.dispatch(end.due);
   show(end, 0, webhooks.count);
   await webhooks.attempted();

@@ -17,9 +17,9 @@ import {
   OUTCOME,
   type PlannedSource,
   type SourcePlan,
-  type VendorAnswer,
+  type VendorResult,
 } from './messages.ts';
-import { askFor, db, refundCredits } from './options.ts';
+import { activitiesOfSource, local, refundCredits } from './options.ts';
 
 /** The longest time that a lookup waits for the NPI Registry. */
 const IDENTIFY_MS = 60_000;
@@ -65,7 +65,7 @@ export async function lookUpEmail(request: LookupInput): Promise<LookupResult> {
 async function findEmail(request: LookupInput): Promise<LookupResult> {
   const plan = await makePlan(request);
   if (plan.kind === 'settled') return plan.result;
-  return await settle(request, plan, await askSources(request, plan));
+  return await settle(request, plan, await callSources(request, plan));
 }
 
 /**
@@ -75,10 +75,10 @@ async function findEmail(request: LookupInput): Promise<LookupResult> {
 async function makePlan(
   request: LookupInput,
 ): Promise<Exclude<LookupPlan, { kind: 'unidentified' }>> {
-  const plan = await db.planLookup({ ...request, registry: null });
+  const plan = await local.planLookup({ ...request, registry: null });
   if (plan.kind !== 'unidentified') return plan;
-  const trouble = await askRegistry(request);
-  const identified = await db.planLookup({ ...request, registry: { trouble } });
+  const trouble = await callRegistry(request);
+  const identified = await local.planLookup({ ...request, registry: { trouble } });
   if (identified.kind === 'unidentified') throw new Error('the registry is asked once');
   return identified;
 }
@@ -87,9 +87,13 @@ async function makePlan(
  * Asks the NPI Registry who the NPI belongs to. Returns null if its response is stored, or the
  * reason why the registry did not respond.
  */
-async function askRegistry(request: LookupInput): Promise<string | null> {
+async function callRegistry(request: LookupInput): Promise<string | null> {
   const msLeft = Math.min(IDENTIFY_MS, timeLeft(request) - RESERVE_MS);
-  const { identify } = askFor(msLeft, 'registry', `registry for NPI ${request.npi}`);
+  const { identify } = activitiesOfSource(
+    msLeft,
+    'registry',
+    `registry for NPI ${request.npi}`,
+  );
   try {
     return await identify({ ...request, until: Date.now() + msLeft });
   } catch (error) {
@@ -104,79 +108,83 @@ async function askRegistry(request: LookupInput): Promise<string | null> {
  * breaker. If another source responds sooner, the rest of the time is shared again.
  * @returns the last response of each source that was asked
  */
-async function askSources(
+async function callSources(
   request: LookupInput,
   plan: SourcePlan,
-): Promise<VendorAnswer[]> {
-  const answers = new Map<PlannedSource, VendorAnswer>();
+): Promise<VendorResult[]> {
+  const results = new Map<PlannedSource, VendorResult>();
   const isSilent = (source: PlannedSource) => {
-    const answer = answers.get(source);
-    return answer !== undefined && MEANING[answer.kind] === 'open';
+    const result = results.get(source);
+    return result !== undefined && MEANING[result.kind] === 'open';
   };
   for (const source of plan.sources) {
     const share = Math.min(source.capMs, timeLeft(request));
-    const answer = await ask(request, plan, source, share, false);
-    answers.set(source, answer);
-    show(answers);
-    if (MEANING[answer.kind] === 'final') return [answer];
+    const result = await callSource(request, plan, source, share, false);
+    results.set(source, result);
+    show(results);
+    if (MEANING[result.kind] === 'final') return [result];
   }
   let silent = plan.sources.filter(isSilent);
   let before = Number.POSITIVE_INFINITY;
   while (silent.length > 0 && silent.length < before) {
     for (const [index, source] of silent.entries()) {
       const share = Math.floor(timeLeft(request) / (silent.length - index));
-      const answer = await ask(request, plan, source, share, true);
-      answers.set(source, answer);
-      show(answers);
-      if (MEANING[answer.kind] === 'final') return [answer];
+      const result = await callSource(request, plan, source, share, true);
+      results.set(source, result);
+      show(results);
+      if (MEANING[result.kind] === 'final') return [result];
     }
     before = silent.length;
     silent = silent.filter(isSilent);
   }
-  return [...answers.values()];
+  return [...results.values()];
 }
 
 /**
  * Asks one source. If a mail server greylists an address of this source, the address is checked
  * again after a pause. No other source is asked during the pause.
  */
-async function ask(
+async function callSource(
   request: LookupInput,
   plan: SourcePlan,
   source: PlannedSource,
   msLeft: number,
   again: boolean,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   // We would pay for a response after the deadline, but could not use it.
   if (msLeft <= 0) return OUT_OF_TIME;
-  const answer = await askOnce(request, plan, source, msLeft, again);
+  const result = await tryOnce(request, plan, source, msLeft, again);
   const pauseMs = Math.min(plan.greylistMs, timeLeft(request) - RESERVE_MS);
-  if (answer.kind !== 'later' || pauseMs <= 0) return answer;
+  if (result.kind !== 'later' || pauseMs <= 0) return result;
   await sleep(pauseMs, { summary: `greylisted: ${nameOf(source)}` });
   const patience = pauseMs < plan.greylistMs ? 'early' : 'over';
   return await verify(request, plan, source, timeLeft(request), patience);
 }
 
-async function askOnce(
+async function tryOnce(
   request: LookupInput,
   plan: SourcePlan,
   source: PlannedSource,
   msLeft: number,
   again: boolean,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   if (source.vendor === null) return await verify(request, plan, source, msLeft, 'first');
-  return await askVendor(request, source.vendor, msLeft, again);
+  return await callVendor(request, source.vendor, msLeft, again);
 }
 
-async function askVendor(
+async function callVendor(
   request: LookupInput,
   vendor: string,
   msLeft: number,
   again: boolean,
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const activityMs = Math.min(msLeft + VERIFY_MS, timeLeft(request));
   const activityId = again ? `${vendor}-again` : vendor;
-  const activities = askFor(activityMs, activityId, `${vendor} for NPI ${request.npi}`);
+  const activities = activitiesOfSource(
+    activityMs,
+    activityId,
+    `${vendor} for NPI ${request.npi}`,
+  );
   const until = Date.now() + msLeft;
   const call = { ...request, vendor, again, until };
   return await activities.askVendor(call).then(understood, unresolved);
@@ -189,9 +197,9 @@ async function verify(
   source: PlannedSource,
   msLeft: number,
   patience: 'first' | 'early' | 'over',
-): Promise<VendorAnswer> {
+): Promise<VendorResult> {
   const activityId = `${source.vendor ?? 'known'}-${patience}`;
-  const activities = askFor(
+  const activities = activitiesOfSource(
     msLeft,
     activityId,
     `${nameOf(source)} of NPI ${request.npi}`,
@@ -201,17 +209,17 @@ async function verify(
     .then(understood, unresolved);
 }
 
-const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
-const FAILED: VendorAnswer = { kind: 'fatal', reason: 'lookup_failed' };
+const OUT_OF_TIME: VendorResult = { kind: 'unresolved', reason: null };
+const FAILED: VendorResult = { kind: 'fatal', reason: 'lookup_failed' };
 
 /**
  * Returns a source's response, or a failure if its kind is unknown. A newer worker may return such
  * a response, and so may an operator who completes an activity by hand.
  */
-function understood(answer: VendorAnswer): VendorAnswer {
-  const { kind, reason }: Record<string, unknown> = Object(answer);
+function understood(result: VendorResult): VendorResult {
+  const { kind, reason }: Record<string, unknown> = Object(result);
   if (typeof kind !== 'string' || !Object.hasOwn(MEANING, kind)) return FAILED;
-  return { ...answer, reason: typeof reason === 'string' ? reason : null };
+  return { ...result, reason: typeof reason === 'string' ? reason : null };
 }
 
 /**
@@ -225,7 +233,7 @@ const SOURCE = 'Source.';
  * fails for one of two reasons. Either it ran out of time, and the failure of its last attempt says
  * what it was waiting for. Or it threw a failure that must not be retried.
  */
-function unresolved(error: unknown): VendorAnswer {
+function unresolved(error: unknown): VendorResult {
   if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
   const { cause } = error;
   const last = cause instanceof TimeoutFailure ? cause.cause : cause;
@@ -247,20 +255,20 @@ const NO_SOURCE = 'no_source';
 async function settle(
   request: LookupInput,
   { unidentified }: SourcePlan,
-  answers: readonly VendorAnswer[],
+  results: readonly VendorResult[],
 ): Promise<LookupResult> {
-  const final = answers.find(({ kind }) => MEANING[kind] === 'final');
+  const final = results.find(({ kind }) => MEANING[kind] === 'final');
   if (final?.settled) return final.settled;
   if (final)
-    return await db.settleRequest({ ...request, reason: final.reason ?? NO_SOURCE });
-  const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
+    return await local.settleRequest({ ...request, reason: final.reason ?? NO_SOURCE });
+  const missing = results.find(({ kind }) => MEANING[kind] !== 'definitive');
   if (missing)
     return await refundCredits({ ...request, reason: reasonOf(request, missing) });
   if (unidentified !== null)
     return await refundCredits({ ...request, reason: unidentified });
-  return await db.settleRequest({
+  return await local.settleRequest({
     ...request,
-    reason: answers.at(-1)?.reason ?? NO_SOURCE,
+    reason: results.at(-1)?.reason ?? NO_SOURCE,
   });
 }
 
@@ -269,7 +277,7 @@ async function settle(
  * for. At the deadline it is `deadline` with what the lookup was waiting for, such as `deadline
  * (rate_limit)`. A lookup ends earlier if no source can be called again before the deadline.
  */
-function reasonOf(request: LookupInput, { kind, reason }: VendorAnswer): string {
+function reasonOf(request: LookupInput, { kind, reason }: VendorResult): string {
   if (MEANING[kind] === 'failed') return reason ?? 'lookup_failed';
   // A call whose response was lost twice is not repeated, however much time is left.
   if (kind === 'lost' || timeLeft(request) > LAST_WAIT_MS) return reason ?? kind;
@@ -294,8 +302,8 @@ function timeLeft({ deadline }: LookupInput): number {
 }
 
 /** Shows the response of each source in the Temporal UI. */
-function show(answers: ReadonlyMap<PlannedSource, VendorAnswer>): void {
-  const lines = [...answers].map(([source, { kind, reason }]) => {
+function show(results: ReadonlyMap<PlannedSource, VendorResult>): void {
+  const lines = [...results].map(([source, { kind, reason }]) => {
     const result = reason === null ? kind : `${kind} (${reason})`;
     return `- **${nameOf(source)}**: ${result}`;
   });

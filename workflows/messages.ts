@@ -129,7 +129,7 @@ export const MEANING = {
   unresolved: 'open',
 } as const;
 
-export interface VendorAnswer {
+export interface VendorResult {
   readonly kind: keyof typeof MEANING;
   readonly reason: string | null;
   /** The result of the request, if this response settled it. */

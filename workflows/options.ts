@@ -16,7 +16,7 @@ import { queuesOf } from './messages.ts';
  * inside the workflow task. While PostgreSQL is down, the delay between retries is a timer and does
  * not occupy a worker.
  */
-export const db = proxyLocalActivities<Activities>({
+export const local = proxyLocalActivities<Activities>({
   startToCloseTimeout: '10s',
   localRetryThreshold: '2s',
   retry: { initialInterval: '500ms', maximumInterval: '30s' },
@@ -47,7 +47,11 @@ const MAX_HEARTBEAT_MS = 48_000;
  * @param activityId names the source. Replay compares these ids, so it detects when the order of
  * the sources has changed.
  */
-export function askFor(msLeft: number, activityId: string, summary: string): Activities {
+export function activitiesOfSource(
+  msLeft: number,
+  activityId: string,
+  summary: string,
+): Activities {
   const options: ActivityOptions = {
     activityId,
     taskQueue: queuesOf(workflowInfo().taskQueue).lookups,

@@ -7,7 +7,7 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import type { UploadInput } from './messages.ts';
-import { db, submitNextPart, upgrading } from './options.ts';
+import { local, submitNextPart, upgrading } from './options.ts';
 
 /**
  * Submits a file of the console part after part, each as one batch. All facts are in PostgreSQL, so
@@ -26,7 +26,7 @@ export async function submitUpload({ uploadId }: UploadInput): Promise<void> {
     }
   } catch (error) {
     if (!isCancellation(error)) throw error;
-    await CancellationScope.nonCancellable(() => db.stopUpload({ uploadId }));
+    await CancellationScope.nonCancellable(() => local.stopUpload({ uploadId }));
     throw error;
   }
 }

@@ -14,7 +14,7 @@ import { lookupBy, type Names } from './names.ts';
 // all vendors.
 
 /** The parts of an HTTP response that adapters read. */
-export interface HttpAnswer {
+export interface HttpResponse {
   readonly status: number;
   readonly headers: Headers;
   /** The body's text, or null if it was larger than `MAX_BODY`. */
@@ -71,20 +71,20 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
   return async <Step>(
     question: Question,
     signal: AbortSignal,
-    read: (answer: HttpAnswer) => Step,
+    read: (response: HttpResponse) => Step,
   ): Promise<Step | Trouble> => {
     const request = requestOf(question, headers);
     const either = AbortSignal.any([signal, AbortSignal.timeout(callMs)]);
-    let answer: HttpAnswer;
+    let response: HttpResponse;
     try {
-      answer = await send(base + question.path, { ...request, signal: either });
+      response = await send(base + question.path, { ...request, signal: either });
     } catch (error) {
       // If the caller aborted the request, this throws. Our own timeout counts as a missing
       // response.
       signal.throwIfAborted();
       return troubleOf(error);
     }
-    return read(answer);
+    return read(response);
   };
 }
 
@@ -98,7 +98,7 @@ function requestOf({ json }: Question, headers: HttpHeaders): RequestInit {
   };
 }
 
-async function send(url: string, request: RequestInit): Promise<HttpAnswer> {
+async function send(url: string, request: RequestInit): Promise<HttpResponse> {
   const response = await fetch(url, { ...request, redirect: 'manual' });
   const text = await readText(response);
   return { status: response.status, headers: response.headers, text };
@@ -280,10 +280,10 @@ export function protocol(field: string): Trouble {
  * documented becomes a `fatal`, because a second response would have the same form and might cost
  * again.
  */
-export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
-  return (answer: HttpAnswer): Step | Trouble => {
+export function inBody<Step>(read: (body: Field, response: HttpResponse) => Step) {
+  return (response: HttpResponse): Step | Trouble => {
     try {
-      return read(bodyOf(answer.text), answer);
+      return read(bodyOf(response.text), response);
     } catch (error) {
       if (error instanceof FieldError) return protocol(error.message);
       throw error;
@@ -293,7 +293,7 @@ export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
 
 /** The step for each HTTP status, or a function that reads the step from the response. */
 export type Meanings<Step> = Readonly<
-  Record<number, Step | ((answer: HttpAnswer) => Step)>
+  Record<number, Step | ((response: HttpResponse) => Step)>
 >;
 
 /**
@@ -302,9 +302,9 @@ export type Meanings<Step> = Readonly<
  * from a gateway and not from the source.
  */
 export function byStatus<Step extends object>(meanings: Meanings<Step>) {
-  return (answer: HttpAnswer): Step | Trouble => {
-    const meaning = meanings[answer.status] ?? stepOfStatus(answer);
-    return typeof meaning === 'function' ? meaning(answer) : meaning;
+  return (response: HttpResponse): Step | Trouble => {
+    const meaning = meanings[response.status] ?? stepOfStatus(response);
+    return typeof meaning === 'function' ? meaning(response) : meaning;
   };
 }
 
@@ -325,7 +325,7 @@ const RETRIES = new Map<number, 'rate_limit' | 'upstream'>([
   [503, 'upstream'],
 ]);
 
-export function stepOfStatus({ status, headers }: HttpAnswer): Trouble {
+export function stepOfStatus({ status, headers }: HttpResponse): Trouble {
   const refused = REFUSALS.get(status);
   if (refused) return { kind: 'fatal', why: refused };
   const afterMs = retryAfterMs(headers);

@@ -170,7 +170,7 @@ class Memory<T> {
     if (known && known.until > this.#now()) return known.value;
     this.#drop(key);
     const asked = this.#ask(key);
-    const value = asked.then((answer) => answer.value);
+    const value = asked.then((passing) => passing.value);
     const entry: Entry<T> = {
       value,
       until: Number.POSITIVE_INFINITY,
@@ -179,7 +179,7 @@ class Memory<T> {
     this.#entries.set(key, entry);
     this.#bytes += entry.bytes;
     this.#makeRoom();
-    void asked.then((answer) => this.#complete(key, entry, answer));
+    void asked.then((passing) => this.#complete(key, entry, passing));
     return value;
   }
 
@@ -222,15 +222,15 @@ async function findAddresses(
   channel: Resolver,
   name: string,
 ): Promise<Passing<readonly LookupAddress[] | Error>> {
-  const answers = await Promise.allSettled([
+  const settled = await Promise.allSettled([
     channel.resolve4(name, { ttl: true }),
     channel.resolve6(name, { ttl: true }),
   ]);
   const records: RecordWithTtl[] = [];
   const errors: NodeJS.ErrnoException[] = [];
-  for (const answer of answers) {
-    if (answer.status === 'fulfilled') records.push(...answer.value);
-    else errors.push(answer.reason);
+  for (const one of settled) {
+    if (one.status === 'fulfilled') records.push(...one.value);
+    else errors.push(one.reason);
   }
   if (records.length > MAX_ADDRESSES) {
     const error = new Error(`${name} has too many addresses`);

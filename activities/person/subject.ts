@@ -1,4 +1,4 @@
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { isOfAnother, readMailDomains } from '../../db/lookups/mail-domains.ts';
 import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
 import type { RequestedType } from '../../db/words.ts';

@@ -1,5 +1,5 @@
 import type { EmailType } from '../../db/words.ts';
-import { type HttpAnswer, inBody, jsonApi } from '../http/client.ts';
+import { type HttpResponse, inBody, jsonApi } from '../http/client.ts';
 import { bodyOf, type Field, FieldError, type Pointer } from '../http/fields.ts';
 import { type Claim, candidatesOf, identityOf, timestampOf } from './answers.ts';
 import {
@@ -73,17 +73,17 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
   const needs = needsOf(source);
   const ask = jsonApi('', source.headers, callMs);
-  const meanings: Record<number, (answer: HttpAnswer) => Step> = {};
-  meanings[200] = inBody((body) => stepOfAnswer(body, source));
+  const meanings: Record<number, (response: HttpResponse) => Step> = {};
+  meanings[200] = inBody((body) => stepOfResponse(body, source));
   for (const status of source.miss.statuses) meanings[status] = unlessPage(NO_MATCH);
   const byStatus = stepBy(meanings);
-  const read = (answer: HttpAnswer): Step => {
-    const step = byStatus(answer);
+  const read = (response: HttpResponse): Step => {
+    const step = byStatus(response);
     // The body is read only if the status allows it. If the vendor rejected our key or limits us,
     // the body says nothing about a person.
     const isOpen =
-      answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
-    if (isOpen && saysMiss(answer, source.miss.when)) return NO_MATCH;
+      response.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
+    if (isOpen && saysMiss(response, source.miss.when)) return NO_MATCH;
     return step;
   };
 
@@ -124,7 +124,7 @@ function needsOf(source: HttpJsonSource): readonly Need[] {
  * Returns true if the body meets one of the conditions in `miss.when`. A body that is not JSON or
  * has another structure meets none.
  */
-function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): boolean {
+function saysMiss({ text }: HttpResponse, when: HttpJsonSource['miss']['when']): boolean {
   return when.some(({ pointer, equals }) => {
     try {
       return bodyOf(text).pointed(pointer).value === equals;
@@ -135,7 +135,7 @@ function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): b
   });
 }
 
-function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
+function stepOfResponse(body: Field, source: HttpJsonSource): Step {
   const { candidates: mapping } = source;
   const list = body.pointed(mapping.list).present();
   const isList = Array.isArray(list.value) || list.isAbsent;

@@ -1,6 +1,6 @@
 import type { EmailType } from '../../db/words.ts';
 import {
-  type HttpAnswer,
+  type HttpResponse,
   inBody,
   jsonApi,
   protocol,
@@ -138,9 +138,9 @@ function createPollReader(jobRef: string, pollMs: number) {
       if (body.at('code').text() === 'error.enrichment.in_progress') return pending;
       return protocol('code');
     }),
-    402(answer) {
+    402(response) {
       // Results that were found before the credits ran out are paid for, so they are used.
-      const step = readResult(answer);
+      const step = readResult(response);
       if (step.kind === 'found') return step;
       return { kind: 'fatal', why: 'credits' };
     },
@@ -149,7 +149,7 @@ function createPollReader(jobRef: string, pollMs: number) {
   });
 }
 
-function limited({ headers }: HttpAnswer): Step {
+function limited({ headers }: HttpResponse): Step {
   const afterMs = retryAfterMs(headers) ?? LIMITED_MS;
   return { kind: 'retry', why: 'rate_limit', afterMs };
 }

@@ -1,5 +1,5 @@
 import {
-  type HttpAnswer,
+  type HttpResponse,
   inBody,
   jsonApi,
   protocol,
@@ -60,8 +60,9 @@ export function createProspeo(options: VendorOptions): Vendor {
   );
 }
 
-const readBody = inBody((body, answer) => {
-  if (body.at('error').requiredFlag()) return stepOfError(body.at('error_code'), answer);
+const readBody = inBody((body, response) => {
+  if (body.at('error').requiredFlag())
+    return stepOfError(body.at('error_code'), response);
   return stepOfMatch(body);
 });
 const read = stepBy({ 200: readBody, 400: readBody, 429: limited });
@@ -81,11 +82,11 @@ const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
   ['ACCOUNT_RESTRICTED', { kind: 'fatal', why: 'plan' }],
 ]);
 
-function stepOfError(code: Field, answer: HttpAnswer): Step {
+function stepOfError(code: Field, response: HttpResponse): Step {
   const word = code.requiredText();
-  if (word === 'RATE_LIMITED' || word === 'RATE_LIMIT_EXCEEDED') return limited(answer);
+  if (word === 'RATE_LIMITED' || word === 'RATE_LIMIT_EXCEEDED') return limited(response);
   if (word === 'INTERNAL_ERROR') {
-    return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(answer.headers) };
+    return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(response.headers) };
   }
   return ERRORS.get(word) ?? protocol(code.path);
 }
@@ -94,7 +95,7 @@ function stepOfError(code: Field, answer: HttpAnswer): Step {
  * Retries at the time that the vendor's own headers name: the end of the minute, or the end of the
  * 24-hour day when the daily quota is used up.
  */
-function limited({ headers }: HttpAnswer): Step {
+function limited({ headers }: HttpResponse): Step {
   const isDailyUsedUp = headers.get('x-daily-request-left')?.trim() === '0';
   const window = isDailyUsedUp ? 'daily' : 'minute';
   const resetMs = retryAfterMs(headers, `x-${window}-reset-seconds`);

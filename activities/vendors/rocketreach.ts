@@ -260,7 +260,7 @@ function claimOf(entry: Field, current: ReadonlySet<string>): Claim {
   return {
     email,
     vendorType: typeOf(entry),
-    verdict: judge(smtpValid, type, grade),
+    verdict: verdictOf(smtpValid, type, grade),
     validatedAt: timestampOf(entry.at('last_validation_check').text()),
     isCurrent: current.has(email.word()),
     confidence: confidenceOf(grade),
@@ -284,7 +284,7 @@ function confidenceOf(grade: string): number | null {
  * to a person, and F is the vendor's grade for an address it gave up on. The better grades (A to D)
  * say how likely the address is this person's current one, but nothing about the mailbox.
  */
-function judge(smtpValid: string, type: string, grade: string): Verdict {
+function verdictOf(smtpValid: string, type: string, grade: string): Verdict {
   const verdict = VERDICTS.get(smtpValid.replaceAll(/[-_]/g, '')) ?? 'unknown';
   if (type === 'disposable' || grade.startsWith('f')) return 'invalid';
   if (verdict === 'valid' && type === 'role-based') return 'risky';

@@ -4,7 +4,7 @@ import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, RequestedType, StoredVerdict } from '../../db/words.ts';
 import {
   byStatus,
-  type HttpAnswer,
+  type HttpResponse,
   type Meanings,
   protocol,
   type Trouble,
@@ -240,7 +240,7 @@ export function stepBy(meanings: Meanings<Step>) {
  * the base URL is wrong or a gateway sent it, so it has no special meaning.
  */
 export function unlessPage(meaning: Step) {
-  return ({ headers }: HttpAnswer): Step => {
+  return ({ headers }: HttpResponse): Step => {
     if (headers.get('content-type')?.startsWith('text/html')) return protocol('body');
     return meaning;
   };

@@ -1,5 +1,5 @@
 import type { Logger } from 'pino';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import type { Evidence } from '../../db/lookups/checks.ts';
 import {
   admitCall,
@@ -7,7 +7,7 @@ import {
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
-import { countCall } from '../../db/metrics.ts';
+import { countCall } from '../../db/operations/metrics.ts';
 import { logBreaker, outcomeOf } from '../failures.ts';
 import { wordOf } from '../http/client.ts';
 import { waitForSlot } from '../slots.ts';
@@ -23,7 +23,7 @@ import type {
 } from './verifiers/verifier.ts';
 
 /**
- * No verifier can judge the address now. `afterMs` is null if we do not know when a verifier can be
+ * No verifier can readVerdict the address now. `afterMs` is null if we do not know when a verifier can be
  * called again.
  */
 type NotNow = Readonly<{
@@ -45,7 +45,7 @@ type NotNow = Readonly<{
  * - `word`: a verifier judged the address, or the verdict is `unknown` because no verifier could
  *   decide. If some verifiers could not be called, `away` has the shortest wait for one of them
  * - `greylisted`: no verifier judged, and the mail server asked one of them to retry
- * - `transient`: no verifier judged, and one that might judge could not respond now
+ * - `transient`: no verifier judged, and one that might readVerdict could not respond now
  * @throws every error that a verifier's `check` throws
  */
 export async function consult(
@@ -74,7 +74,7 @@ export async function consult(
       case 'unavailable':
         away = sooner(away, `verifier_${step.why}`, step.afterMs);
         break;
-      case 'answer': {
+      case 'judgment': {
         const { verdict, reason } = step;
         if (verdict !== 'unknown') {
           return { kind: 'word', verdict, reason, away: null } as const;
@@ -123,14 +123,14 @@ type Finished = Exclude<Asked, { kind: 'working' }>;
 
 function evidenceOf(source: string, step: Finished): Evidence {
   const { durationMs, waitedMs } = step;
-  const verdict = step.kind === 'answer' ? step.verdict : 'unknown';
+  const verdict = step.kind === 'judgment' ? step.verdict : 'unknown';
   const reason = recordedReason(step);
   return { kind: 'verifier', source, verdict, reason, durationMs, waitedMs };
 }
 
 function recordedReason(step: Finished): string | null {
   switch (step.kind) {
-    case 'answer':
+    case 'judgment':
       return step.reason;
     case 'greylisted':
       return 'greylisted';
@@ -174,12 +174,12 @@ export function limited(
         return { kind: 'unavailable', why, afterMs: admission.afterMs };
       }
       const started = performance.now();
-      const answered = await countCall('verifier', id, check(email, signal));
+      const checked = await countCall('verifier', id, check(email, signal));
       const durationMs = Math.round(performance.now() - started);
-      const step = isSelfHosted ? await doubtMissing(db, log, id, answered) : answered;
+      const step = isSelfHosted ? await doubtMissing(db, log, id, checked) : checked;
       // A request may be charged even if its response was lost.
       const isCharged =
-        step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
+        step.kind === 'judgment' || (step.kind === 'retry' && step.why === 'unanswered');
       const credits = isCharged ? 0 : cost;
       const unspent = { credits, askedAt: admission.at, requestId };
       const outcome = outcomeOf(step);

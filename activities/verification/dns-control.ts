@@ -1,7 +1,7 @@
 import type { Logger } from 'pino';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { admitCall, type CallOutcome, recordOne } from '../../db/lookups/sources.ts';
-import { count, countCall } from '../../db/metrics.ts';
+import { count, countCall } from '../../db/operations/metrics.ts';
 import { remember } from '../http/names.ts';
 import { type Distrust, type DnsControl, findRoute, type MailResolver } from './mx.ts';
 

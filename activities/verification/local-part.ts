@@ -16,7 +16,7 @@ import type { Address } from './syntax.ts';
 // returned, and most clinicians use a nickname, an initial, or a cut name. Many have names that no
 // list has. Comparing with a generated list of formats misses short forms and cut names, and lists
 // of names miss most of the world. So a local part is split into pieces (pieces.ts), each piece is
-// compared with the person's own names by its shape (own-names.ts), and rules in order judge the
+// compared with the person's own names by its shape (own-names.ts), and rules in order readOwner the
 // kinds of the pieces. The rules for the forms that people use come before those for other people.
 //
 // We measured this with the names of 3,885 clinicians from Medicare. It refuses 0.02 % of their
@@ -54,10 +54,10 @@ export function ownerOf(address: Pick<Address, 'local' | 'domain'>, whose: Whose
     whose.strangers.filter((name) => !own.surnames.has(name) && !own.isShortForm(name)),
   );
   // Many practices are named after the person, so the person's own names are matched first.
-  const plain = judge(new Reading(address, { own, strangers, practice: new Set() }));
+  const plain = readOwner(new Reading(address, { own, strangers, practice: new Set() }));
   if (plain === 'person' || plain === 'shared') return plain;
   const practice = practiceWords(address.domain, whose, own);
-  const owner = judge(new Reading(address, { own, strangers, practice }));
+  const owner = readOwner(new Reading(address, { own, strangers, practice }));
   if (whose.person === null && owner === 'other_person') return 'unclear';
   return owner;
 }
@@ -260,7 +260,7 @@ const RULES: readonly Rule[] = [
   { at: 'free mail', owner: 'other_person', decides: isOtherFullName },
 ];
 
-function judge(reading: Reading): Owner {
+function readOwner(reading: Reading): Owner {
   if (reading.letters === '') return 'unclear';
   const place = reading.isFreeMail ? 'free mail' : 'work';
   const rule = RULES.find(

@@ -264,9 +264,9 @@ async function openTunnel(
   );
   outgoing.on('error', ignore);
   outgoing.end();
-  let answer: unknown[];
+  let established: unknown[];
   try {
-    answer = await once(outgoing, 'connect', { signal });
+    established = await once(outgoing, 'connect', { signal });
   } catch {
     if (!reached) {
       throw new ProxyUnavailable(
@@ -277,7 +277,11 @@ async function openTunnel(
     // `timeout_total` instead of this reason.
     throw new AttemptFailure('proxy');
   }
-  const [response, socket, head] = answer as [{ statusCode?: number }, Socket, Buffer];
+  const [response, socket, head] = established as [
+    { statusCode?: number },
+    Socket,
+    Buffer,
+  ];
   const { statusCode: status = 0 } = response;
   if (status < 200 || status > 299) {
     socket.destroy();

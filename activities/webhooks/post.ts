@@ -15,14 +15,14 @@ import {
 
 /**
  * The result of one attempt.
- * - `answered`: a status arrived. The status decides whether the delivery was accepted, even if the
+ * - `responded`: a status arrived. The status decides whether the delivery was accepted, even if the
  *   body is incomplete.
  * - `failed`: there was no response. With `blocked_address` and `blocked_by_operator`, the target
  *   must not be contacted again.
  */
-export type Answer =
+export type AttemptResult =
   | {
-      readonly kind: 'answered';
+      readonly kind: 'responded';
       readonly status: number;
       /** The IP address that the attempt was connected to. */
       readonly address: string;
@@ -42,9 +42,9 @@ export type Answer =
  * Returns the reason that the delivery log shows in addition to the status. Null for a complete 2xx
  * response.
  */
-export function reasonOf(answer: Answer): AttemptReason | null {
-  if (answer.kind === 'failed') return answer.reason;
-  const { status, body } = answer;
+export function reasonOf(result: AttemptResult): AttemptReason | null {
+  if (result.kind === 'failed') return result.reason;
+  const { status, body } = result;
   if (status >= 200 && status <= 299) return body;
   if (status >= 300 && status <= 399) return 'redirect';
   return 'http_status';
@@ -75,13 +75,13 @@ const EXCERPT_BYTES = 1024;
 /**
  * Creates the function that sends one HTTPS POST to a URL chosen by a customer (DECISIONS.md,
  * Webhooks, transport and target). It follows no redirects and reuses no connections, because
- * either could reach an unchecked host. A receiver's behavior always results in an `Answer`, never
+ * either could reach an unchecked host. A receiver's behavior always results in an `AttemptResult`, never
  * in an error.
  * @throws {NotAttempted} from the created function
  */
 export function createPost(
   settings: PostSettings,
-): (message: Message) => Promise<Answer> {
+): (message: Message) => Promise<AttemptResult> {
   const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
   const connect = createConnect(settings);
 
@@ -126,7 +126,7 @@ async function exchange(
   headers: Readonly<Record<string, string>>,
   body: string,
   signal: AbortSignal,
-): Promise<Answer> {
+): Promise<AttemptResult> {
   const outgoing = request(target, {
     method: 'POST',
     headers: {
@@ -147,13 +147,13 @@ async function exchange(
   if (status < 100 || status > 599) throw new AttemptFailure('not_http');
   const retryAfterMs = parseRetryAfter(response.headers['retry-after']);
   const read = await readExcerpt(response, signal);
-  return { kind: 'answered', status, address, retryAfterMs, ...read };
+  return { kind: 'responded', status, address, retryAfterMs, ...read };
 }
 
 async function readExcerpt(response: IncomingMessage, signal: AbortSignal) {
   const chunks: Buffer[] = [];
   let size = 0;
-  let body: Extract<Answer, { kind: 'answered' }>['body'] = null;
+  let body: Extract<AttemptResult, { kind: 'responded' }>['body'] = null;
   try {
     for await (const chunk of addAbortSignal(signal, response).on('error', ignore)) {
       chunks.push(chunk);

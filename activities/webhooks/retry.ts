@@ -1,4 +1,4 @@
-import type { Answer } from './post.ts';
+import type { AttemptResult } from './post.ts';
 
 const JITTER = 0.2;
 
@@ -37,7 +37,7 @@ export function isDelivered(status: number): boolean {
  * Returns true if no further attempt may be made, even if the schedule has one: after a 2xx or for
  * a blocked target.
  */
-export function isFinal(answer: Answer): boolean {
-  if (answer.kind === 'failed') return /^blocked_/.test(answer.reason);
-  return isDelivered(answer.status);
+export function isFinal(result: AttemptResult): boolean {
+  if (result.kind === 'failed') return /^blocked_/.test(result.reason);
+  return isDelivered(result.status);
 }

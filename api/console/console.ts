@@ -11,7 +11,7 @@ import type {
 import * as Vision from '@hapi/vision';
 import Handlebars from 'handlebars';
 import type { Logger } from 'pino';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { allowTime } from '../http/connection.ts';
 import { PRIVATE, toApiError } from '../problems.ts';
@@ -76,10 +76,10 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     if (!isConsole(request)) return h.continue;
     const { response } = request;
     const isError = response instanceof Error;
-    const answer = isError ? problemPage(request, h, response, log) : response;
-    answer.header('content-security-policy', POLICY);
-    answer.header('referrer-policy', 'same-origin');
-    return isError ? answer : h.continue;
+    const page = isError ? problemPage(request, h, response, log) : response;
+    page.header('content-security-policy', POLICY);
+    page.header('referrer-policy', 'same-origin');
+    return isError ? page : h.continue;
   });
 }
 

@@ -43,12 +43,12 @@ export const deliveryHandlers = {
     const { failed_since: day = '' } = request.payload as Record<string, string>;
     const body = { failed_since: startOf(day) };
     try {
-      const answer = await callApi<{ readonly resent: number; readonly more: boolean }>(
+      const result = await callApi<{ readonly resent: number; readonly more: boolean }>(
         request,
         '/api/v1/deliveries/resend',
         { method: 'POST', body },
       );
-      const { resent, more } = answer.body;
+      const { resent, more } = result.body;
       return h.redirect(`${PATH}?resent=${resent}${more ? '&more=1' : ''}`).code(303);
     } catch (error) {
       if (!(error instanceof CallFailed) || error.status !== 422) throw error;

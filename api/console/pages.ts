@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { PRICES } from '../../db/accounts/credits.ts';
-import type { Database } from '../../db/client.ts';
-import { isId } from '../../db/ids.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { isId } from '../../db/connection/ids.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { findUploadsOf } from '../../db/uploads/uploads.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
@@ -134,12 +134,12 @@ const submit: Lifecycle.Method = async (request, h) => {
     return page(request, h, 'submit', { ...context, problem }).code(422);
   const body = { npis, enrichment_email_type: requestedType };
   try {
-    const answer = await callApi<{ readonly batch_id: string }>(
+    const result = await callApi<{ readonly batch_id: string }>(
       request,
       '/api/v1/email/bulk',
       { method: 'POST', body, idempotencyKey },
     );
-    return h.redirect(`/console/batches/${answer.body.batch_id}`).code(303);
+    return h.redirect(`/console/batches/${result.body.batch_id}`).code(303);
   } catch (error) {
     if (!(error instanceof CallFailed) || ![402, 422].includes(error.status)) throw error;
     const shown = { ...context, problem: error.text() };

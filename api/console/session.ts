@@ -6,7 +6,7 @@ import {
   SESSION_MS,
   useSession,
 } from '../../db/accounts/sessions.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { CONSOLE } from '../problems.ts';
 
 // Sessions of the console. A visitor signs in with an API key. Each page calls the API with this
@@ -122,7 +122,7 @@ export const FORM = {
 } as const;
 
 /** A successful response of the API. */
-interface ApiAnswer<T> {
+interface ApiResponse<T> {
   /** The owner of the key. */
   readonly caller: Request['auth']['credentials'];
   readonly headers: Readonly<Record<string, unknown>>;
@@ -139,7 +139,7 @@ interface ApiCall {
 }
 
 /** An error of the API, as the console reads it. */
-interface ErrorAnswer {
+interface ErrorResponse {
   /** The text for people, or the problems of a 422. */
   readonly detail: string | readonly InvalidField[];
 }
@@ -152,9 +152,9 @@ interface InvalidField {
 /** Thrown if the API responds with an error. */
 export class CallFailed extends Error {
   readonly status: number;
-  readonly #detail: ErrorAnswer['detail'];
+  readonly #detail: ErrorResponse['detail'];
 
-  constructor(status: number, { detail }: ErrorAnswer) {
+  constructor(status: number, { detail }: ErrorResponse) {
     super(`HTTP ${status}`);
     this.status = status;
     this.#detail = detail;
@@ -184,7 +184,7 @@ export async function callApi<T>(
   request: Request,
   path: string,
   { method = 'GET', apiKey, body, idempotencyKey }: ApiCall = {},
-): Promise<ApiAnswer<T>> {
+): Promise<ApiResponse<T>> {
   const headers: Record<string, string> = {};
   const keyHash = apiKey === undefined ? request.app.keyHash : undefined;
   if (apiKey !== undefined) headers.authorization = `Bearer ${apiKey}`;
@@ -206,9 +206,9 @@ export async function callApi<T>(
     remoteAddress: request.info.remoteAddress,
     app: { keyHash } as Request['app'],
   });
-  const answer = JSON.parse(payload);
-  if (status >= 400) throw new CallFailed(status, answer);
-  return { caller: auth.credentials, headers: sent, body: answer };
+  const parsed = JSON.parse(payload);
+  if (status >= 400) throw new CallFailed(status, parsed);
+  return { caller: auth.credentials, headers: sent, body: parsed };
 }
 
 /**

@@ -1,8 +1,8 @@
 import type { Readable } from 'node:stream';
 import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
 import { PRICES } from '../../db/accounts/credits.ts';
-import type { Database } from '../../db/client.ts';
-import { isId } from '../../db/ids.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { isId } from '../../db/connection/ids.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { readLookupHealth } from '../../db/uploads/parts.ts';
 import {

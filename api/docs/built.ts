@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 
 /**
  * Reads a file that `npm run build` writes.

@@ -5,7 +5,7 @@ import {
   authenticate,
   parseApiKey,
 } from '../../db/accounts/keys.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { createLimit } from './limit.ts';
 import { createAddressOf, createFloodGuard, keepLast, whenOver } from './overload.ts';

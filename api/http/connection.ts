@@ -9,7 +9,7 @@ import {
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
-import { count } from '../../db/metrics.ts';
+import { count } from '../../db/operations/metrics.ts';
 import { type ApiError, PRIVATE, type ProblemCode, problem } from '../problems.ts';
 import type { NetworkOf, Sample } from './overload.ts';
 import { MAX_WAIT_S } from './prefer.ts';
@@ -96,9 +96,9 @@ export function answerBrokenRequests(
   sample: Sample,
   networkOf: NetworkOf,
 ): void {
-  const answers = new WeakMap<Duplex, ServerResponse>();
+  const responses = new WeakMap<Duplex, ServerResponse>();
   const remember: RequestListener = (request, response) =>
-    answers.set(request.socket, response);
+    responses.set(request.socket, response);
   listener.prependListener('request', remember);
   listener.prependListener('checkContinue', remember);
   // Handles a request with an unknown `Expect` header like any other (RFC 9110, section 10.1.1). By
@@ -108,7 +108,7 @@ export function answerBrokenRequests(
   );
   listener.removeAllListeners('clientError');
   const refuse = (cause: NodeJS.ErrnoException, socket: Duplex): void => {
-    const earlier = answers.get(socket);
+    const earlier = responses.get(socket);
     const isSlow = cause.code === 'ERR_HTTP_REQUEST_TIMEOUT';
     if (isSlow && earlier && extend(earlier.req, () => refuse(cause, socket))) return;
     const halfSent = earlier?.headersSent && !earlier.writableFinished;

@@ -1,6 +1,6 @@
 import type { AuthCredentials, Request } from '@hapi/hapi';
 import { type Places, takePlaces } from '../../db/accounts/limits.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { keepLast } from './overload.ts';
 

@@ -1,5 +1,5 @@
 import type { Request, ResponseObject } from '@hapi/hapi';
-import type { Changes } from '../../db/changes.ts';
+import type { Changes } from '../../db/connection/changes.ts';
 import { whenOver } from './overload.ts';
 import { readInTurn } from './turn-queue.ts';
 

@@ -1,5 +1,5 @@
 import { isSandbox } from '../../db/accounts/organizations.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { isOnOtherSide } from '../../db/requests/batches.ts';
 import { type ApiError, type ProblemCode, problem } from '../problems.ts';
 

@@ -1,8 +1,8 @@
 import type { Request } from '@hapi/hapi';
 import Joi from 'joi';
 import type { LedgerPlace } from '../../db/accounts/ledger.ts';
-import type { Period } from '../../db/client.ts';
-import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
+import type { Period } from '../../db/connection/client.ts';
+import { type IdPrefix, idPattern, isId } from '../../db/connection/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
 import type { DeliveryFilter } from '../../db/webhooks/log.ts';
 import { BATCH_STATUSES, DELIVERY_STATES, TEST_OUTCOMES } from '../../db/words.ts';

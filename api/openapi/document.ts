@@ -29,12 +29,12 @@ interface Body {
 interface Operation {
   readonly parameters?: readonly string[];
   readonly requestBody?: Body;
-  readonly responses: Readonly<Record<string, Answer>>;
+  readonly responses: Readonly<Record<string, DocumentedResponse>>;
   /** True if the request can name a webhook, which then receives the results. */
   readonly isDelivered?: boolean;
 }
 
-interface Answer {
+interface DocumentedResponse {
   readonly body?: Body;
   /**
    * Headers of this response in addition to those of every response. The headers in `always` are
@@ -173,8 +173,8 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
     ...rest
   } = OPERATIONS[id];
   const responses: Record<string, JsonObject> = {};
-  for (const [status, answer] of Object.entries(own))
-    responses[status] = responseOf(answer, scope);
+  for (const [status, documented] of Object.entries(own))
+    responses[status] = responseOf(documented, scope);
   if ((parameters.length > 0 || requestBody) && scope === 'keyed')
     responses[422] = { $ref: '#/components/responses/Invalid' };
   Object.assign(responses, failures(route));
@@ -190,8 +190,8 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   return operation;
 }
 
-function responseOf(answer: Answer, scope: 'keyed' | 'open'): JsonObject {
-  const { body, always = [], sometimes, ...rest } = answer;
+function responseOf(documented: DocumentedResponse, scope: 'keyed' | 'open'): JsonObject {
+  const { body, always = [], sometimes, ...rest } = documented;
   const counted = scope === 'keyed' ? COUNTED : [];
   const response = {
     ...rest,

@@ -1,5 +1,5 @@
 import Joi from 'joi';
-import { type IdPrefix, idPattern } from '../../db/ids.ts';
+import { type IdPrefix, idPattern } from '../../db/connection/ids.ts';
 import {
   ATTEMPT_REASONS,
   BATCH_STATUSES,
@@ -141,7 +141,7 @@ const timestamp = Joi.custom((value, helpers) =>
   .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
 /** The 202 response of a single or bulk submit. */
-export const submitAnswer = Joi.object({
+export const submitResponse = Joi.object({
   batch_id: batchId,
   status: batchStatus,
   requests: Joi.array()
@@ -252,7 +252,7 @@ const attempt = Joi.object({
  * The response with one delivery: the 202 response of a resend, and the 200 response of `GET
  * /api/v1/batch/{batch_id}/deliveries/{delivery_id}`.
  */
-export const deliveryAnswer = Joi.object({
+export const deliveryResponse = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
   batch_id: batchId
     .allow(null)
@@ -286,9 +286,9 @@ export const deliveryAnswer = Joi.object({
 /**
  * The 200 response of `GET /api/v1/batch/{batch_id}/deliveries` and of `GET /api/v1/deliveries`.
  */
-export const deliveriesAnswer = Joi.object({
+export const deliveriesResponse = Joi.object({
   deliveries: Joi.array()
-    .items(deliveryAnswer)
+    .items(deliveryResponse)
     .max(PAGE.most)
     .required()
     .description('Of a batch: in the order of the submit. Of all batches: newest first.'),
@@ -296,7 +296,7 @@ export const deliveriesAnswer = Joi.object({
 }).meta({ name: 'Deliveries' });
 
 /** The 202 response of `POST /api/v1/deliveries/resend`. */
-export const resentAnswer = Joi.object({
+export const resentResponse = Joi.object({
   resent: credits.min(0).description('The number of deliveries that will be sent again.'),
   more: Joi.boolean()
     .required()
@@ -306,7 +306,7 @@ export const resentAnswer = Joi.object({
 }).meta({ name: 'Resent' });
 
 /** The 200 response of `GET /api/v1/batches`. */
-export const batchesAnswer = Joi.object({
+export const batchesResponse = Joi.object({
   batches: Joi.array()
     .items(batch)
     .max(PAGE.most)
@@ -316,7 +316,7 @@ export const batchesAnswer = Joi.object({
 }).meta({ name: 'Batches' });
 
 /** The 200 response of `GET /api/v1/credits`. */
-export const creditsAnswer = Joi.object({
+export const creditsResponse = Joi.object({
   balance: credits.description('Available credits: total − used − held.'),
   total: credits.description('Granted credits.'),
   used: credits.description('Charged credits.'),
@@ -336,7 +336,7 @@ export const creditsLow = Joi.object({
 }).meta({ name: 'CreditsLow' });
 
 /** The 200 response of `GET /api/v1/credits/ledger`. */
-export const ledgerAnswer = Joi.object({
+export const ledgerResponse = Joi.object({
   entries: Joi.array()
     .items(
       Joi.object({
@@ -371,7 +371,7 @@ const usageSums = {
 };
 
 /** The 200 response of `GET /api/v1/usage`. */
-export const usageAnswer = Joi.object({
+export const usageResponse = Joi.object({
   since: timestamp.description('The start of the first UTC day.'),
   until: timestamp.description('The end of the last UTC day.'),
   by: text.valid('day', 'type').meta({ name: 'UsageBy' }),
@@ -392,7 +392,7 @@ export const usageAnswer = Joi.object({
 }).meta({ name: 'UsageReport' });
 
 /** The body of every error except the 422 (RFC 9457). */
-export const problemAnswer = Joi.object({
+export const problemResponse = Joi.object({
   type: text.valid('about:blank'),
   title: text,
   status: credits,
@@ -401,7 +401,7 @@ export const problemAnswer = Joi.object({
 });
 
 /** The body of a 402 response. */
-export const insufficientAnswer = problemAnswer.keys({
+export const insufficientResponse = problemResponse.keys({
   required: credits.min(1),
   available: credits,
   held: credits.description('Credits held for requests that are not final.'),
@@ -416,7 +416,7 @@ export function problemSchema(
   name: string,
   { status, description, codes, hasMembers }: ProblemKind,
 ): Joi.Schema {
-  return (hasMembers ? insufficientAnswer : problemAnswer)
+  return (hasMembers ? insufficientResponse : problemResponse)
     .keys({
       status: credits.valid(status).meta({ jsonSchema: { type: 'integer' } }),
       code: text.valid(...Object.keys(codes)).description('Stable, for programs.'),
@@ -426,7 +426,7 @@ export function problemSchema(
 }
 
 /** The body of a 422 response. It lists all problems, in the order of the fields. */
-export const invalidAnswer = Joi.object({
+export const invalidResponse = Joi.object({
   detail: Joi.array()
     .items(
       Joi.object({
@@ -446,4 +446,4 @@ export const invalidAnswer = Joi.object({
 }).meta({ name: 'Invalid' });
 
 /** The bodies of `/healthz` and `/readyz`. */
-export const healthAnswer = Joi.object({ status: text }).meta({ name: 'Health' });
+export const healthResponse = Joi.object({ status: text }).meta({ name: 'Health' });

@@ -2,7 +2,7 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { listDailyUsage } from '../../db/accounts/daily-usage.ts';
 import { listLedger, readLedger } from '../../db/accounts/ledger.ts';
-import type { Database, Period } from '../../db/client.ts';
+import type { Database, Period } from '../../db/connection/client.ts';
 import { csvFile, sendCsv } from '../http/csv.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import {

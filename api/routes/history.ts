@@ -170,7 +170,7 @@ function pageOf(page: {
 }
 
 /**
- * Returns a delivery as JSON, in the form of `deliveryAnswer` in openapi/schemas.ts.
+ * Returns a delivery as JSON, in the form of `deliveryResponse` in openapi/schemas.ts.
  * @param longest how many characters of a receiver's response are shown
  */
 function presented(delivery: LoggedDelivery, longest: number): object {

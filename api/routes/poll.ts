@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import { type Changes, endOf } from '../../db/changes.ts';
-import type { Database } from '../../db/client.ts';
+import { type Changes, endOf } from '../../db/connection/changes.ts';
+import type { Database } from '../../db/connection/client.ts';
 import {
   type Envelope,
   type EnvelopeState,
@@ -42,17 +42,17 @@ async function poll(
   const [id = ''] = Object.values(asked);
   const wait = preferredWait(request);
   if (wait) await waitForNews(request, id, subject, wait, db, changes);
-  const answer = (response: ResponseObject, state: EnvelopeState) => {
+  const reply = (response: ResponseObject, state: EnvelopeState) => {
     applied(response.header('etag', `"${etagOf(state)}"`), wait);
     return state.isFinal ? response : response.header('retry-after', retryAfter(state));
   };
   const known: unknown = request.headers['if-none-match'];
   if (known !== undefined) {
     const state = await readInTurn(request, () => readState(db, subject));
-    if (matches(known, etagOf(state))) return answer(h.response().code(304), state);
+    if (matches(known, etagOf(state))) return reply(h.response().code(304), state);
   }
   const envelope = await readInTurn(request, () => readEnvelope(db, subject));
-  return answer(
+  return reply(
     h.response(envelopeText(envelope, 'poll')).type('application/json'),
     envelope,
   );

@@ -2,9 +2,12 @@ import { hash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { deflateSync, gzipSync } from 'node:zlib';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import type { Database } from '../../db/client.ts';
-import { type Readiness as DatabaseReadiness, readiness } from '../../db/migrate.ts';
-import { listElsewhere } from '../../db/workers.ts';
+import type { Database } from '../../db/connection/client.ts';
+import {
+  type Readiness as DatabaseReadiness,
+  readiness,
+} from '../../db/operations/migrate.ts';
+import { listElsewhere } from '../../db/operations/workers.ts';
 import { openapiDocument } from '../openapi/document.ts';
 import type { Site } from '../site.ts';
 import type { TemporalDeps } from '../temporal.ts';

@@ -3,8 +3,8 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import Joi from 'joi';
 import type { Logger } from 'pino';
 import { isSandbox } from '../../db/accounts/organizations.ts';
-import { type Changes, endOf } from '../../db/changes.ts';
-import type { Database } from '../../db/client.ts';
+import { type Changes, endOf } from '../../db/connection/changes.ts';
+import type { Database } from '../../db/connection/client.ts';
 import {
   envelopeText,
   findEnvelope,

@@ -1,4 +1,4 @@
-import { run, type Transaction } from '../client.ts';
+import { run, type Transaction } from '../connection/client.ts';
 
 /**
  * Locks the balance of an organization. Every transaction that changes credits takes this lock

@@ -1,5 +1,4 @@
 import { and, inArray, isNull, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
@@ -8,7 +7,8 @@ import {
   snapshot,
   type Transaction,
   transaction,
-} from '../client.ts';
+} from '../connection/client.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { cancelOpen } from '../requests/cancel.ts';
 import { apiKeys, organizations } from '../schema.ts';
 import { isOrSandboxOf, lockOrganization } from './organizations.ts';

@@ -1,5 +1,4 @@
 import { and, eq, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
@@ -7,8 +6,9 @@ import {
   run,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal, violates } from '../errors.ts';
+} from '../connection/client.ts';
+import { Refusal, violates } from '../connection/errors.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { ledgerEntries } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 import { balanceLock } from './balance.ts';

@@ -1,5 +1,5 @@
 import { and, asc, eq, sql } from 'drizzle-orm';
-import { type Database, moment, query } from '../client.ts';
+import { type Database, moment, query } from '../connection/client.ts';
 import { dailyUsage } from '../schema.ts';
 
 /** Lists an organization's usage of whole UTC days, by day and then by requested type. */

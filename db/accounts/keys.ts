@@ -1,7 +1,6 @@
 import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { desc, eq, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   clock,
   type Database,
@@ -9,9 +8,10 @@ import {
   query,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
-import { newId } from '../ids.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { newId } from '../connection/ids.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { apiKeys, organizations, rateWindows } from '../schema.ts';
 import { isSandbox, openSandbox, requireOpen } from './organizations.ts';
 

@@ -8,8 +8,8 @@ import {
   type Period,
   query,
   run,
-} from '../client.ts';
-import { readByCursor } from '../cursor.ts';
+} from '../connection/client.ts';
+import { readByCursor } from '../connection/cursor.ts';
 import { ledgerEntries } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 

@@ -1,4 +1,4 @@
-import { type Database, only, run, span } from '../client.ts';
+import { type Database, only, run, span } from '../connection/client.ts';
 
 /**
  * The result of `takePlaces`. An API key has a rate limit with a sliding window, and each request

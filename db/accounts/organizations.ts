@@ -1,5 +1,4 @@
 import { desc, eq, or, type SQL, sql } from 'drizzle-orm';
-import { type AuditedChange, type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
@@ -7,10 +6,11 @@ import {
   run,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
-import { newId } from '../ids.ts';
-import { readable } from '../readable.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { newId } from '../connection/ids.ts';
+import { readable } from '../connection/readable.ts';
+import { type AuditedChange, type ChangedBy, recordAudit } from '../operations/audit.ts';
 import {
   creditBalances,
   ledgerEntries,

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run, type Transaction } from '../client.ts';
+import { type Database, run, type Transaction } from '../connection/client.ts';
 import type { organizations, secretKeys as storedKeys } from '../schema.ts';
 import {
   canDecrypt,
@@ -7,7 +7,7 @@ import {
   type SecretKey,
   SecretKeyMissing,
   SecretUnreadable,
-} from '../secrets.ts';
+} from './secrets.ts';
 
 // If SECRETS_KEY contains a wrong key under a correct version, encryption works, and the error
 // appears only when a delivery is signed. To notice a wrong key earlier, the database stores a

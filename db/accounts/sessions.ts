@@ -1,6 +1,6 @@
 import { hash, randomBytes } from 'node:crypto';
 import { eq } from 'drizzle-orm';
-import { type Database, query, run, span } from '../client.ts';
+import { type Database, query, run, span } from '../connection/client.ts';
 import { consoleSessions } from '../schema.ts';
 
 // Sessions of the console. The visitor's cookie has a random id, of which we store only the hash. A

@@ -1,4 +1,4 @@
-import { type Database, run, snapshot } from '../client.ts';
+import { type Database, run, snapshot } from '../connection/client.ts';
 
 /** The usage of an organization: requests by result, then credits by kind of movement. */
 export interface Usage {

@@ -1,6 +1,5 @@
 import { randomBytes } from 'node:crypto';
 import { eq, type SQL, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   clock,
   type Database,
@@ -10,17 +9,18 @@ import {
   span,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { organizations } from '../schema.ts';
+import { requireRightKey } from './secret-keys.ts';
 import {
   canDecrypt,
   decryptSecret,
   encryptSecret,
   firstVersion,
   type SecretKey,
-} from '../secrets.ts';
-import { requireRightKey } from './secret-keys.ts';
+} from './secrets.ts';
 
 /** The secret that signs an organization's deliveries (DECISIONS.md, Webhooks, signing). */
 export interface WebhookSecret extends Readonly<Pick<Organization, 'webhookSecret'>> {

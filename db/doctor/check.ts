@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { span, type Transaction } from '../client.ts';
+import { span, type Transaction } from '../connection/client.ts';
 import type { KnownWindows } from '../requests/entitlements.ts';
 import FINDINGS from './findings.json' with { type: 'json' };
 

@@ -1,8 +1,13 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
-import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, snapshot, type Transaction, transaction } from '../client.ts';
-import { DatabaseError, Refusal } from '../errors.ts';
+import {
+  type Database,
+  snapshot,
+  type Transaction,
+  transaction,
+} from '../connection/client.ts';
+import { DatabaseError, Refusal } from '../connection/errors.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { settleIn } from '../requests/settle.ts';
 import type { organizations } from '../schema.ts';
 import { type CheckResult, type DoctorRules, EXAMPLES, runPasses } from './check.ts';

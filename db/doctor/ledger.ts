@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { span } from '../client.ts';
+import { span } from '../connection/client.ts';
 import type { DoctorRules, Pass } from './check.ts';
 
 /**

@@ -1,5 +1,5 @@
-import type { Database } from '../client.ts';
-import { listApis, listVersions, NO_BUILD } from '../workers.ts';
+import type { Database } from '../connection/client.ts';
+import { listApis, listVersions, NO_BUILD } from '../operations/workers.ts';
 import { type CheckResult, type FindingCode, found, resultOf } from './check.ts';
 
 /**

@@ -1,5 +1,11 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, only, run, snapshot, type Transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  snapshot,
+  type Transaction,
+} from '../connection/client.ts';
 import {
   CONNECTIONS,
   IMPORTS,
@@ -7,13 +13,13 @@ import {
   isDiskFull,
   SERVER_LIMITS as LIMITS,
   LOCKS_WORK,
-} from '../server.ts';
+} from '../operations/server.ts';
 import { type CheckResult, found, type Pass, resultOf, runPasses } from './check.ts';
 
 /**
  * Checks what slows PostgreSQL down or stops it, and the age of backups and imports. These findings
  * come and go by themselves, so they are not counted in `npe_doctor_findings`. Each has its own
- * metric (db/server.ts).
+ * metric (db/operations/server.ts).
  */
 export async function checkServer(db: Database): Promise<CheckResult[]> {
   const full = { findings: Number(await isDiskFull(db)), examples: [] };

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run, span } from '../client.ts';
+import { type Database, run, span } from '../connection/client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
 

@@ -1,5 +1,12 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, lasts, only, run, span, type Transaction } from '../client.ts';
+import {
+  type Database,
+  lasts,
+  only,
+  run,
+  span,
+  type Transaction,
+} from '../connection/client.ts';
 import { type candidates, vendorProfiles } from '../schema.ts';
 import { DNS_REFUSALS, SERVICE } from '../words.ts';
 import {
@@ -199,7 +206,7 @@ async function storeProfile(
 
 /**
  * An address that name servers or a verifier rejected is checked again after this time, because
- * name servers and verifiers may give wrong answers for some hours.
+ * name servers and verifiers may give wrong results for some hours.
  */
 const RECHECK_MS = 86_400_000;
 

@@ -1,5 +1,5 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, run, span, transaction } from '../client.ts';
+import { type Database, run, span, transaction } from '../connection/client.ts';
 import { clockTime } from '../schema/columns.ts';
 import { type emailChecks, storedEmails } from '../schema.ts';
 import { type EmailType, PATTERN_SOURCE, SERVICE } from '../words.ts';

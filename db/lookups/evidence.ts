@@ -11,8 +11,8 @@ import {
   sql,
 } from 'drizzle-orm';
 import type { PostgresJsDatabase } from 'drizzle-orm/postgres-js';
-import { type Database, query } from '../client.ts';
-import { Refusal } from '../errors.ts';
+import { type Database, query } from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
 import type { Suppression } from '../privacy/suppressions.ts';
 import {
   candidates,

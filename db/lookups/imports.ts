@@ -1,7 +1,7 @@
 import { and, desc, eq, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, query, run, transaction } from '../client.ts';
-import { newId } from '../ids.ts';
+import { type Database, only, query, run, transaction } from '../connection/client.ts';
+import { newId } from '../connection/ids.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { clockTime } from '../schema/columns.ts';
 import { importRuns } from '../schema.ts';
 import type { EmailType, ImportKind } from '../words.ts';

@@ -1,5 +1,4 @@
 import { and, eq, isNotNull } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
@@ -8,8 +7,9 @@ import {
   span,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { newId } from '../ids.ts';
+} from '../connection/client.ts';
+import { newId } from '../connection/ids.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { lookups } from '../schema.ts';
 import type { EmployerKind } from '../words.ts';
 

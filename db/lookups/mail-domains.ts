@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run } from '../client.ts';
+import { type Database, run } from '../connection/client.ts';
 import { PATTERN_SOURCE } from '../words.ts';
 
 /** A valid address at a domain, without its domain, and the name of the person it belongs to. */

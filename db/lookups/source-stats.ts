@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, isAhead, run } from '../client.ts';
+import { type Database, isAhead, run } from '../connection/client.ts';
 import { paceOf } from './sources.ts';
 
 // Statistics of the sources for operators: calls, results, costs, and circuit breakers.

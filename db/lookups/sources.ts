@@ -8,7 +8,7 @@ import {
   span,
   type Transaction,
   transaction,
-} from '../client.ts';
+} from '../connection/client.ts';
 import { sourceHealth } from '../schema.ts';
 
 // A source is a vendor, a verifier, or the NPI registry. Before each call, a worker asks

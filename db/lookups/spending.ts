@@ -1,5 +1,5 @@
 import { notInArray, sql } from 'drizzle-orm';
-import { type Database, run, transaction } from '../client.ts';
+import { type Database, run, transaction } from '../connection/client.ts';
 import { sourcePrices } from '../schema.ts';
 import type { EmployerKind, RequestedType } from '../words.ts';
 
@@ -34,7 +34,7 @@ export interface VendorYield {
   readonly vendor: string;
   readonly requestedType: RequestedType;
   readonly employer: EmployerKind;
-  /** Finished calls that the vendor answered. */
+  /** Finished calls with a response of the vendor. */
   readonly calls: number;
   /** Calls that found an address which a client received. */
   readonly returned: number;

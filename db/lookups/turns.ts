@@ -1,6 +1,6 @@
 import { and, eq } from 'drizzle-orm';
-import { type Database, query, run, span } from '../client.ts';
-import { Refusal } from '../errors.ts';
+import { type Database, query, run, span } from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
 import { lookups, type vendorAttempts } from '../schema.ts';
 import type { NpiRefusal, RequestedType } from '../words.ts';
 

@@ -1,6 +1,6 @@
 import { and, eq, gt, inArray, notExists, sql } from 'drizzle-orm';
 import { alias } from 'drizzle-orm/pg-core';
-import { type Database, query, run, span, transaction } from '../client.ts';
+import { type Database, query, run, span, transaction } from '../connection/client.ts';
 import { clockTime } from '../schema/columns.ts';
 import { vendorAttempts } from '../schema.ts';
 import { accountOf, type VendorAttemptState } from '../words.ts';
@@ -10,7 +10,7 @@ import { type BreakerChange, type CallOutcome, giveBack, recordCall } from './so
 // Calls to vendors, and their responses. Each call is recorded before it is made and after it ends,
 // so that an interrupted lookup continues where it stopped.
 
-export type AnsweredState = Exclude<
+export type ResponseState = Exclude<
   VendorAttemptState,
   'submitting' | 'pending' | 'lost' | 'retry'
 >;
@@ -126,7 +126,7 @@ export async function recordVendorJob(
         polledAt: clockTime,
         nextPollAt: sql`clock_timestamp() + ${span(nextPollMs)}`,
       })
-      .where(and(isUnanswered(key), notExists(isRepeated)));
+      .where(and(hasNoResponse(key), notExists(isRepeated)));
     return change;
   });
 }
@@ -148,9 +148,9 @@ export async function recordLost(
   );
 }
 
-export interface VendorAnswerRecord {
+export interface VendorResponseRecord {
   /** `lost`: the vendor may have responded and charged, but the response was not received. */
-  readonly state: AnsweredState | 'retry' | 'lost';
+  readonly state: ResponseState | 'retry' | 'lost';
   readonly reason: string | null;
   /** The cost of the response, in the vendor's credits. */
   readonly credits: number;
@@ -164,10 +164,10 @@ export interface VendorAnswerRecord {
  * are recorded in the same transaction. Also works for an attempt that was marked as lost in the
  * meantime, because its addresses were paid for.
  */
-export async function recordVendorAnswer(
+export async function recordVendorResponse(
   db: Database,
   key: AttemptKey,
-  { state, reason, credits, outcome, named, freshnessMs }: VendorAnswerRecord,
+  { state, reason, credits, outcome, named, freshnessMs }: VendorResponseRecord,
 ): Promise<BreakerChange | null> {
   const { lookupId, vendor, era, cost, askedAt } = key;
   return await transaction(db, async (tx) => {
@@ -182,7 +182,7 @@ export async function recordVendorAnswer(
         endedAt: clockTime,
         candidates: named?.candidates.length ?? 0,
       })
-      .where(isUnanswered(key))
+      .where(hasNoResponse(key))
       .returning({
         requestId: vendorAttempts.requestId,
         at: sql`ended_at`.mapWith(vendorAttempts.endedAt),
@@ -225,7 +225,7 @@ export async function recordRefused(
 }
 
 /** Selects the row of an attempt that has no response yet. */
-function isUnanswered(attempt: AttemptId) {
+function hasNoResponse(attempt: AttemptId) {
   return and(
     isAttempt(attempt),
     inArray(vendorAttempts.state, ['submitting', 'pending', 'lost']),

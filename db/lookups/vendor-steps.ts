@@ -1,14 +1,14 @@
 import { sql } from 'drizzle-orm';
-import { type Database, isAhead, run } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, isAhead, run } from '../connection/client.ts';
+import { DatabaseError } from '../connection/errors.ts';
 import { accountOf, type RequestedType } from '../words.ts';
 import { joinLookup } from './lookups.ts';
 import { admitCall, type Call, epochMs } from './sources.ts';
 import { beginStep, giveBackTurn, type StepState, type Turn } from './turns.ts';
 import {
-  type AnsweredState,
   type AttemptId,
   type AttemptKey,
+  type ResponseState,
   recordLost,
 } from './vendor-attempts.ts';
 
@@ -25,7 +25,7 @@ export type NextStep =
   /** The vendor is not called again, because its response is recorded or was lost. */
   | {
       readonly kind: 'over';
-      readonly state: AnsweredState | 'lost';
+      readonly state: ResponseState | 'lost';
       readonly reason: string | null;
     }
   /** Another request has the turn, or no call is allowed yet. */
@@ -102,11 +102,11 @@ export async function beginVendorStep(db: Database, call: VendorCall): Promise<N
   const { turn } = state;
   if (turn !== null) return await takeStep(db, call, state, turn);
   if (state.turnMs !== null) return waitForTurn(state);
-  return over(state.state as AnsweredState, state.reason);
+  return over(state.state as ResponseState, state.reason);
 }
 
 function over(
-  state: AnsweredState | 'lost',
+  state: ResponseState | 'lost',
   reason: string | null,
 ): Extract<NextStep, { kind: 'over' }> {
   return { kind: 'over', state, reason };
@@ -151,11 +151,11 @@ async function decide(
     case 'pending':
       return await pollOrWait(db, call, last, requestedType, turn, pollMs);
     case 'submitting':
-      await recordLost(db, last, 'no answer recorded');
-      if (!mayRepeat(call, lost + 1)) return over('lost', 'no answer recorded');
+      await recordLost(db, last, 'no response recorded');
+      if (!mayRepeat(call, lost + 1)) return over('lost', 'no response recorded');
       break;
     case 'lost':
-      if (!mayRepeat(call, lost)) return over('lost', 'no answer recorded');
+      if (!mayRepeat(call, lost)) return over('lost', 'no response recorded');
       break;
     default:
       if (orphanOf !== null) {

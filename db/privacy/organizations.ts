@@ -3,7 +3,6 @@ import { withSandbox } from '../accounts/closing.ts';
 import { lockOrganization } from '../accounts/organizations.ts';
 import { requireRightKey } from '../accounts/secret-keys.ts';
 import { newWebhookSecret } from '../accounts/webhook-secrets.ts';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
@@ -12,8 +11,9 @@ import {
   snapshot,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import {
   apiKeys,
   batches,

@@ -1,6 +1,5 @@
 import { setTimeout } from 'node:timers/promises';
 import { desc, type SQL, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
@@ -8,8 +7,9 @@ import {
   run,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+} from '../connection/client.ts';
+import { DatabaseError } from '../connection/errors.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { auditLog } from '../schema.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { and, count, countDistinct, desc, eq, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, query, run, transaction } from '../client.ts';
+import { type Database, only, query, run, transaction } from '../connection/client.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { requests, storedEmails, suppressions } from '../schema.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 

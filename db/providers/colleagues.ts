@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { run, type Transaction } from '../client.ts';
+import { run, type Transaction } from '../connection/client.ts';
 
 /** Another clinician with a provider's telephone number, address, or group. */
 export interface Colleague {

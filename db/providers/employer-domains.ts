@@ -1,4 +1,4 @@
-import { type Database, run } from '../client.ts';
+import { type Database, run } from '../connection/client.ts';
 
 /**
  * An employer's domain that an operator has entered. If `domain` is null, the stored domain is

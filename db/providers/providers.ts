@@ -1,5 +1,11 @@
 import { eq, sql } from 'drizzle-orm';
-import { type Database, only, run, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  type Transaction,
+  transaction,
+} from '../connection/client.ts';
 import {
   providerEndpoints,
   providerLocations,
@@ -66,7 +72,7 @@ export async function isRegistryDue(db: Database, npi: string): Promise<boolean>
  * as deactivated today, without other data, and is not looked up for a day. After that, the
  * registry is asked again, because the NPI may be new or reactivated.
  */
-export async function storeRegistryAnswer(
+export async function storeRegistryResponse(
   db: Database,
   npi: string,
   provider: RegistryProvider | null,

@@ -1,5 +1,11 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, only, query, run, type Transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  query,
+  run,
+  type Transaction,
+} from '../connection/client.ts';
 import type { VendorProfile } from '../lookups/candidates.ts';
 import { employerDomains, providers } from '../schema.ts';
 import type { EndpointKind, NpiRefusal } from '../words.ts';

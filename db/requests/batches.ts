@@ -8,7 +8,7 @@ import {
   type Period,
   query,
   run,
-} from '../client.ts';
+} from '../connection/client.ts';
 import { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
 

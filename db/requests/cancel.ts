@@ -1,8 +1,8 @@
 import { and, eq, isNull, lte, type SQL, sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
-import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, only, query, transaction } from '../client.ts';
-import { Refusal } from '../errors.ts';
+import { clock, type Database, only, query, transaction } from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { batches, requests } from '../schema.ts';
 import { failAll } from './settle.ts';
 

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { run, span, type Transaction } from '../client.ts';
+import { run, span, type Transaction } from '../connection/client.ts';
 import type { entitlements, requests, storedEmails } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 

@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
-import { type Database, statement } from '../client.ts';
-import { readByCursor } from '../cursor.ts';
+import { type Database, statement } from '../connection/client.ts';
+import { readByCursor } from '../connection/cursor.ts';
 import type { batches, requests } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
 

@@ -1,7 +1,7 @@
 import { and, asc, eq, isNull, sql } from 'drizzle-orm';
 import type { PostgresJsDatabase } from 'drizzle-orm/postgres-js';
-import { type Database, query } from '../client.ts';
-import { Refusal } from '../errors.ts';
+import { type Database, query } from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
 import { batches, requests, webhookDeliveries } from '../schema.ts';
 import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 import type { FinalStatus, NpiRefusal } from '../words.ts';

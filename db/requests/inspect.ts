@@ -1,7 +1,7 @@
 import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
-import { Refusal } from '../errors.ts';
-import { readable } from '../readable.ts';
+import { type Database, query } from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { readable } from '../connection/readable.ts';
 import {
   batches,
   requests,

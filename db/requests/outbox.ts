@@ -1,5 +1,5 @@
 import { and, eq, isNull, lt, min, type SQL, sql } from 'drizzle-orm';
-import { type Database, isAhead, query, run, span } from '../client.ts';
+import { type Database, isAhead, query, run, span } from '../connection/client.ts';
 import { batches, requests } from '../schema.ts';
 
 // The queries of the sweep, a periodic job that settles overdue requests and restarts missing

@@ -1,7 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { SESSION_MS } from '../accounts/sessions.ts';
-import { type Database, query, span } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query, span } from '../connection/client.ts';
+import { DatabaseError } from '../connection/errors.ts';
 
 /** How long personal and customer data is kept, in milliseconds. */
 export interface Retention {
@@ -9,7 +9,7 @@ export interface Retention {
    * How long results keep their email address. After that, the request stays `completed` and
    * charged, without its email.
    */
-  readonly answersMs: number;
+  readonly resultsMs: number;
   /**
    * How long vendor attempts, vendors' profiles, unchecked candidates, results of checks, hashes of
    * lookup facts, and daily spending are kept.
@@ -62,7 +62,7 @@ export async function forgetOld(db: Database, retention: Retention): Promise<voi
 }
 
 function stepsOf({
-  answersMs,
+  resultsMs,
   evidenceMs,
   customDataMs,
   webhookLogMs,
@@ -72,7 +72,7 @@ function stepsOf({
     // The sources forbid us to keep some of these addresses, so this step runs first.
     endedCandidates(),
     uncheckedCandidates(evidenceMs),
-    answers(answersMs),
+    results(resultsMs),
     customData(customDataMs),
     vendorAttempts(evidenceMs),
     lookupFacts(evidenceMs),
@@ -123,7 +123,7 @@ function uncheckedCandidates(ageMs: number): SQL {
         order by named_at limit ${MAX_FREQUENT_ROWS} for update skip locked))`;
 }
 
-function answers(ageMs: number): SQL {
+function results(ageMs: number): SQL {
   return sql`
     update requests
        set email = null,

@@ -1,5 +1,11 @@
 import { and, eq, isNull, sql } from 'drizzle-orm';
-import { type Database, query, run, span, type Transaction } from '../client.ts';
+import {
+  type Database,
+  query,
+  run,
+  span,
+  type Transaction,
+} from '../connection/client.ts';
 import { requests } from '../schema.ts';
 import type { EmailType, RequestedType, TestOutcome } from '../words.ts';
 import type { KnownEmail } from './entitlements.ts';

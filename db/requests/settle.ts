@@ -7,9 +7,9 @@ import {
   run,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
-import { countSettled, type Ended } from '../metrics.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { countSettled, type Ended } from '../operations/metrics.ts';
 import { requests } from '../schema.ts';
 import type { FinalStatus, Reason } from '../words.ts';
 import {

@@ -8,10 +8,10 @@ import {
   span,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { DatabaseError, Refusal, violates } from '../errors.ts';
-import { newId } from '../ids.ts';
-import { count, countSettled, type Ended } from '../metrics.ts';
+} from '../connection/client.ts';
+import { DatabaseError, Refusal, violates } from '../connection/errors.ts';
+import { newId } from '../connection/ids.ts';
+import { count, countSettled, type Ended } from '../operations/metrics.ts';
 import {
   type creditBalances,
   idempotencyKeys,
@@ -353,16 +353,16 @@ function newRequests(
     let { deadlineAt } = batch;
     if (testOutcome === 'deadline') deadlineAt = later(batch.createdAt, TEST_DEADLINE_MS);
     const request = { id: newId('req'), position, npi, deadlineAt, testOutcome };
-    const answer = known.get(npi);
-    if (!answer) return { ...request, ...OPEN };
+    const result = known.get(npi);
+    if (!result) return { ...request, ...OPEN };
     // If the batch contains an NPI twice, the second request is a replay of the first one, which is
     // charged now.
-    const replayed = answer.replayed || charged.has(npi);
+    const replayed = result.replayed || charged.has(npi);
     charged.add(npi);
     return {
       ...request,
       status: 'completed',
-      ...answer,
+      ...result,
       replayed,
       settledAt: batch.createdAt,
     };

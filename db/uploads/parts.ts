@@ -1,5 +1,5 @@
 import { and, eq, isNull, sql } from 'drizzle-orm';
-import { type Database, isAhead, query, run, span } from '../client.ts';
+import { type Database, isAhead, query, run, span } from '../connection/client.ts';
 import { uploadParts, uploads } from '../schema.ts';
 import type { RequestedType, StopReason } from '../words.ts';
 

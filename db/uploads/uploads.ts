@@ -13,9 +13,9 @@ import {
   type SQL,
   sql,
 } from 'drizzle-orm';
-import { type Database, only, query, run } from '../client.ts';
-import { readByCursor } from '../cursor.ts';
-import { newId } from '../ids.ts';
+import { type Database, only, query, run } from '../connection/client.ts';
+import { readByCursor } from '../connection/cursor.ts';
+import { newId } from '../connection/ids.ts';
 import { batches, uploadParts, uploads } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 import { HAS_PARTS_LEFT } from './parts.ts';

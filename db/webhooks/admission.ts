@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { lasts, only, run, span, type Transaction } from '../client.ts';
+import { lasts, only, run, span, type Transaction } from '../connection/client.ts';
 import { webhookHosts } from '../schema.ts';
 import { type HostKey, readBreaker } from './hosts.ts';
 

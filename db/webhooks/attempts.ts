@@ -6,8 +6,8 @@ import {
   span,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 import { admitToHost, LEASE_MS, type Rests } from './admission.ts';

@@ -1,6 +1,11 @@
 import { count, desc, eq, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  query,
+  type Transaction,
+  transaction,
+} from '../connection/client.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { batches, webhookBlocks, webhookDeliveries } from '../schema.ts';
 import { TARGET_URL } from './deliveries.ts';
 

@@ -1,9 +1,9 @@
 import { and, type Column, eq, isNull, or, sql } from 'drizzle-orm';
-import { type Database, lasts, query, type Transaction } from '../client.ts';
-import { Refusal } from '../errors.ts';
+import { decryptSecret } from '../accounts/secrets.ts';
+import { type Database, lasts, query, type Transaction } from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
-import { decryptSecret } from '../secrets.ts';
 import { LEASE_MS } from './admission.ts';
 
 // The URL is that of the delivery's batch. A message without a batch has its own. Queries with this

@@ -1,6 +1,6 @@
 import { and, asc, eq, gt, type SQL, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, lasts, query, transaction } from '../client.ts';
+import { type Database, lasts, query, transaction } from '../connection/client.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { organizations, webhookDeliveries } from '../schema.ts';
 import { LEASE_MS } from './admission.ts';
 import { beginRound, MAX_RESENDS } from './resends.ts';

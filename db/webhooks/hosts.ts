@@ -1,5 +1,5 @@
 import { and, eq, gt, sql } from 'drizzle-orm';
-import { lasts, run, span, type Transaction } from '../client.ts';
+import { lasts, run, span, type Transaction } from '../connection/client.ts';
 import { webhookHosts } from '../schema.ts';
 import type { AttemptReason } from '../words.ts';
 
@@ -14,12 +14,12 @@ export interface HostKey {
 }
 
 /**
- * The result of an attempt for its host. `answered`: the host responded, and `accepted` is true for
+ * The result of an attempt for its host. `responded`: the host responded, and `accepted` is true for
  * a 2xx. `silent`: the host did not respond, and `restMs` is how long its breaker rests after it
  * opens.
  */
 export type HostHealth =
-  | { readonly kind: 'answered'; readonly accepted: boolean; readonly address: string }
+  | { readonly kind: 'responded'; readonly accepted: boolean; readonly address: string }
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /** The host of an attempt, as it was when the attempt was admitted. */
@@ -108,7 +108,7 @@ export async function noteHost(
   } else if (health.accepted) {
     await noteAcceptance(tx, attempt, health.address);
   } else {
-    await noteAnswer(tx, attempt);
+    await noteResponse(tx, attempt);
   }
 }
 
@@ -142,7 +142,7 @@ async function noteAcceptance(
 }
 
 /** Records a response that is not 2xx. */
-async function noteAnswer(
+async function noteResponse(
   tx: Transaction,
   { organizationId, host, era }: AdmittedHost,
 ): Promise<void> {

@@ -7,8 +7,8 @@ import {
   type Period,
   query,
   type Transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
 import { batches, requests, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../words.ts';
 import { ownsBatch, TARGET_URL } from './deliveries.ts';

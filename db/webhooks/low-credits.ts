@@ -1,10 +1,16 @@
 import { and, eq, lt, sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
 import { isSandbox, requireOpen } from '../accounts/organizations.ts';
-import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, isAhead, query, transaction } from '../client.ts';
-import { Refusal } from '../errors.ts';
-import { newId } from '../ids.ts';
+import {
+  clock,
+  type Database,
+  isAhead,
+  query,
+  transaction,
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { newId } from '../connection/ids.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import {
   creditBalances,
   lowCreditAlerts,

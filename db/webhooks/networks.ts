@@ -1,5 +1,11 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, lasts, run, span, type Transaction } from '../client.ts';
+import {
+  type Database,
+  lasts,
+  run,
+  span,
+  type Transaction,
+} from '../connection/client.ts';
 
 // Limits the attempts to an IP address, for hosts that have never accepted a delivery there.
 // Otherwise, a customer could flood a third party through us, with host names that point at its

@@ -1,5 +1,4 @@
 import { and, asc, eq, gte, isNull, lte, or, sql } from 'drizzle-orm';
-import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   isAhead,
@@ -10,8 +9,9 @@ import {
   span,
   type Transaction,
   transaction,
-} from '../client.ts';
-import { Refusal } from '../errors.ts';
+} from '../connection/client.ts';
+import { Refusal } from '../connection/errors.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { organizations, requests, webhookDeliveries } from '../schema.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';

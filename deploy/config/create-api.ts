@@ -3,7 +3,7 @@ import { testOutcomeOf } from '../../activities/sandbox.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { registerConsole } from '../../api/console/console.ts';
 import { type ApiDeps, createServer } from '../../api/server.ts';
-import { listenForChanges } from '../../db/changes.ts';
+import { listenForChanges } from '../../db/connection/changes.ts';
 import type { ApiConfig } from './config.ts';
 
 /** Creates the HTTP API from the configuration. It does not listen yet. */

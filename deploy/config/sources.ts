@@ -27,9 +27,9 @@ import {
   VERIFIERS,
 } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
-import type { ConfiguredSource } from '../../db/stats.ts';
+import type { ConfiguredSource } from '../../db/operations/stats.ts';
 import { accountOf, EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
 import {

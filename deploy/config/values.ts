@@ -1,8 +1,8 @@
 import Joi from 'joi';
 import { isConfidential } from '../../activities/http/client.ts';
-import { OperatorProblem } from '../../db/errors.ts';
+import type { SecretKey } from '../../db/accounts/secrets.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
-import type { SecretKey } from '../../db/secrets.ts';
 
 // Rules for the values of environment variables and of the sources file.
 

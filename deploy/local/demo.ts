@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import type { StackFacts } from '../config/stack-facts.ts';
 import { pageOf, table } from '../operator/print.ts';
 

@@ -1,6 +1,6 @@
 import { createWriteStream } from 'node:fs';
 import { join } from 'node:path';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import { claimPort } from './processes.ts';
 
 /** The running parts of the stack, in the order of their start. */

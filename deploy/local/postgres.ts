@@ -15,7 +15,7 @@ import {
 import { createRequire } from 'node:module';
 import { arch, platform, tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import { freePort, LOOPBACK } from '../ports.ts';
 import { launch, launchOnPort, poll, run } from './processes.ts';
 

@@ -10,7 +10,7 @@ import { platform } from 'node:os';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import { freePort, portTaken } from '../ports.ts';
 
 // Starts processes and chooses ports on this machine, for the programs of the local stack.

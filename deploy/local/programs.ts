@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises';
 import { arch, homedir, platform } from 'node:os';
 import { join } from 'node:path';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import { run } from './processes.ts';
 
 // Finds programs that npm does not install. Programs that are downloaded or built are kept in a

@@ -7,7 +7,12 @@ import { prospeo } from './sim/prospeo.ts';
 import { reacher } from './sim/reacher.ts';
 import { registry } from './sim/registry.ts';
 import { rocketreach } from './sim/rocketreach.ts';
-import { type Answer, createMemory, type Question, type Source } from './sim/wire.ts';
+import {
+  createMemory,
+  type Question,
+  type SimResponse,
+  type Source,
+} from './sim/wire.ts';
 
 /**
  * The simulated sources. The vendors come first, in the order in which lookups call them, then the
@@ -35,7 +40,7 @@ export interface SimulatorCall {
 /** The delay of each response, before it is divided by the speed. */
 const LATENCY_MS = 300;
 
-const NOT_FOUND: Answer = {
+const NOT_FOUND: SimResponse = {
   status: 404,
   body: { message: 'No simulated source has this path.' },
 };
@@ -125,7 +130,7 @@ function findRoute({ routes }: Source, path: string) {
   return null;
 }
 
-function send(response: ServerResponse, { status, headers, body }: Answer): void {
+function send(response: ServerResponse, { status, headers, body }: SimResponse): void {
   response.writeHead(status, { 'content-type': 'application/json', ...headers });
   response.end(JSON.stringify(body));
 }

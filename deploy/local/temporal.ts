@@ -2,7 +2,7 @@ import { randomInt } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import { freePort, LOOPBACK } from '../ports.ts';
 import { lazyClient, type TemporalTarget } from '../temporal/client.ts';
 import { makeNamespace, SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
@@ -258,7 +258,7 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
     await sql(database, 'update-schema', '--schema-name', `postgresql/v12/${schema}`);
   }
   const forgetMembers = fileURLToPath(
-    new URL('../../db/temporal-members.sql', import.meta.url),
+    new URL('../../db/operations/temporal-members.sql', import.meta.url),
   );
   await sql(
     'temporal',

@@ -1,9 +1,8 @@
 import { hostname } from 'node:os';
 import { basename } from 'node:path';
 import { Readable } from 'node:stream';
-import type { ChangedBy } from '../../db/audit.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
-import { DatabaseError } from '../../db/errors.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
+import { DatabaseError } from '../../db/connection/errors.ts';
 import {
   beginImport,
   type Counts,
@@ -11,6 +10,7 @@ import {
   endImport,
   findImport,
 } from '../../db/lookups/imports.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
 import {
   countRemovals,
   hasRows,

@@ -1,5 +1,5 @@
 import { realpath } from 'node:fs/promises';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import clinicians from './clinicians.json' with { type: 'json' };
 import columns from './columns.json' with { type: 'json' };
 

@@ -25,8 +25,8 @@ import {
   rotateWebhookSecret,
   showWebhookSecret,
 } from '../../db/accounts/webhook-secrets.ts';
-import { type ChangedBy, listAudit, recordReading } from '../../db/audit.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { type ChangedBy, listAudit, recordReading } from '../../db/operations/audit.ts';
 import { setLowCreditAlert } from '../../db/webhooks/low-credits.ts';
 import { parseDuration } from '../config/values.ts';
 import {

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
-import type { ChangedBy } from '../../db/audit.ts';
-import { noteBackup } from '../../db/routines.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
+import { noteBackup } from '../../db/operations/routines.ts';
 import { audited } from './arguments.ts';
 import type { Run } from './print.ts';
 

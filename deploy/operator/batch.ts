@@ -1,6 +1,6 @@
 import { type Command, Option } from 'commander';
 import { findOwner } from '../../db/accounts/keys.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { cancelOpen, countOpen, openOfBatch } from '../../db/requests/cancel.ts';
 import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';

@@ -4,8 +4,8 @@ import {
   findOrganizations,
   renameOrganization,
 } from '../../db/accounts/organizations.ts';
-import type { ChangedBy } from '../../db/audit.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
 import { countErasing, eraseOrganization } from '../../db/privacy/organizations.ts';
 import {
   type Confirmed,

@@ -1,14 +1,14 @@
 import type { Command } from 'commander';
 import { registrableDomain } from '../../activities/verification/domains.ts';
-import type { ChangedBy } from '../../db/audit.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { DatabaseError } from '../../db/connection/errors.ts';
 import { type CheckResult, found } from '../../db/doctor/check.ts';
 import { diagnose, REPAIRABLE, repair } from '../../db/doctor/doctor.ts';
 import { checkProcesses } from '../../db/doctor/processes.ts';
 import { checkServer } from '../../db/doctor/server.ts';
-import { DatabaseError } from '../../db/errors.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
+import { noteDoctor } from '../../db/operations/routines.ts';
 import { listSuppressions } from '../../db/privacy/suppressions.ts';
-import { noteDoctor } from '../../db/routines.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { printable } from '../printable.ts';
 import { explain } from '../problem.ts';

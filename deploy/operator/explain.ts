@@ -1,8 +1,8 @@
 import type { Command } from 'commander';
 import { buildSubject } from '../../activities/person/subject.ts';
 import type { Organization } from '../../activities/vendors/vendor.ts';
-import type { Database } from '../../db/client.ts';
-import { isId } from '../../db/ids.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { isId } from '../../db/connection/ids.ts';
 import {
   type Chapter,
   type Evidence,

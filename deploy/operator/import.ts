@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
-import type { ChangedBy } from '../../db/audit.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { beginImport, type Dataset, endImport } from '../../db/lookups/imports.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
 import { countDomains } from '../../db/privacy/suppressions.ts';
 import type { ImportKind } from '../../db/words.ts';
 import {

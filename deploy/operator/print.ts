@@ -2,7 +2,7 @@ import cliTruncate from 'cli-truncate';
 import { stringify } from 'csv-stringify/sync';
 import stringWidth from 'string-width';
 import wrapAnsi from 'wrap-ansi';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 import { printable } from '../printable.ts';
 

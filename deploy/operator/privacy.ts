@@ -2,8 +2,8 @@ import { type Command, Option } from 'commander';
 import { isFreeMail, registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import { bare, readNpi } from '../../api/files/cell.ts';
-import type { ChangedBy } from '../../db/audit.ts';
-import { type Database, transaction } from '../../db/client.ts';
+import { type Database, transaction } from '../../db/connection/client.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
 import {
   type AskedBy,
   type DataSubject,

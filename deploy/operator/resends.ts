@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
-import type { ChangedBy } from '../../db/audit.ts';
-import { clock, type Database, query } from '../../db/client.ts';
+import { clock, type Database, query } from '../../db/connection/client.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
 import { countWaiting, hastenWaiting } from '../../db/webhooks/hasten.ts';
 import {
   countFailed,

@@ -13,7 +13,7 @@ import { bare, readNpi } from '../../api/files/cell.ts';
 import { parseCsv, type Row } from '../../api/files/csv.ts';
 import { decode } from '../../api/files/decode.ts';
 import { UsageError } from '../../api/files/usage-error.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 import {
   importSuppressions,

@@ -1,15 +1,20 @@
 import type { Command } from 'commander';
 import { DNS } from '../../activities/verification/dns-control.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { DatabaseError } from '../../db/connection/errors.ts';
+import { tlsWarning } from '../../db/connection/tls.ts';
 import { GRACE_SECONDS } from '../../db/doctor/check.ts';
 import { DELIVERY_GRACE_SECONDS } from '../../db/doctor/work.ts';
-import { DatabaseError } from '../../db/errors.ts';
 import { readSourceStats } from '../../db/lookups/source-stats.ts';
-import { readiness } from '../../db/migrate.ts';
-import { readServerStats, SERVER_LIMITS } from '../../db/server.ts';
-import { readConcerns, readStats, type Stat } from '../../db/stats.ts';
-import { tlsWarning } from '../../db/tls.ts';
-import { listApis, listSilent, listVersions, NO_BUILD } from '../../db/workers.ts';
+import { readiness } from '../../db/operations/migrate.ts';
+import { readServerStats, SERVER_LIMITS } from '../../db/operations/server.ts';
+import { readConcerns, readStats, type Stat } from '../../db/operations/stats.ts';
+import {
+  listApis,
+  listSilent,
+  listVersions,
+  NO_BUILD,
+} from '../../db/operations/workers.ts';
 import { loadConfig } from '../config/config.ts';
 import {
   counted,

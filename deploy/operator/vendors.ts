@@ -1,9 +1,9 @@
 import { type Command, Option } from 'commander';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
-import type { ChangedBy } from '../../db/audit.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { countMisses, forgetChecks, forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceStats, type SourceStats } from '../../db/lookups/source-stats.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
 import {
   change,
   countedSince,

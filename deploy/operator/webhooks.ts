@@ -6,8 +6,8 @@ import {
 } from '../../activities/verification/domains.ts';
 import { blockOf, isBlocked } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import type { ChangedBy } from '../../db/audit.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
+import type { ChangedBy } from '../../db/operations/audit.ts';
 import { listBlocks, listPendingHosts, setBlock } from '../../db/webhooks/blocks.ts';
 import {
   type LoggedDelivery,

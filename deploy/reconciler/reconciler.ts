@@ -1,7 +1,8 @@
 import { setTimeout } from 'node:timers/promises';
 import type { ActivityDeps } from '../../activities/deps.ts';
 import { logSettled, settleAndSignal } from '../../activities/settle.ts';
-import { DatabaseError } from '../../db/errors.ts';
+import { DatabaseError } from '../../db/connection/errors.ts';
+import { noteUsedCredits } from '../../db/operations/stats.ts';
 import {
   admitWaiting,
   type BatchStart,
@@ -16,7 +17,6 @@ import {
 } from '../../db/requests/outbox.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
-import { noteUsedCredits } from '../../db/stats.ts';
 import { claimUnsubmitted } from '../../db/uploads/parts.ts';
 import { createLowCreditMessage, listLowCredits } from '../../db/webhooks/low-credits.ts';
 import {

@@ -1,5 +1,5 @@
 import { type Client, ScheduleNotFoundError } from '@temporalio/client';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import {
   type CheckResult,
   found,
@@ -7,7 +7,7 @@ import {
   resultOf,
 } from '../../db/doctor/check.ts';
 import { listUnknownBatches, listWork } from '../../db/doctor/work.ts';
-import { listElsewhere } from '../../db/workers.ts';
+import { listElsewhere } from '../../db/operations/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { describeRun, inTime, isRunning, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';

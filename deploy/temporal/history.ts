@@ -1,6 +1,6 @@
 import type { Client } from '@temporalio/client';
 import { historyFromJSON, historyToJSON } from '@temporalio/common/lib/proto-utils.js';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import { NOT_FOUND, unless } from './client.ts';
 
 // Reads workflow histories in the JSON format of Temporal's CLI and UI

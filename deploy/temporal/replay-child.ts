@@ -3,7 +3,7 @@ import inspector from 'node:inspector';
 import { Worker as Thread } from 'node:worker_threads';
 import { ReplayError, Worker } from '@temporalio/worker';
 import { pino } from 'pino';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import type { Run } from './history.ts';
 import type { ChildMessage, ChildOptions } from './replay-process.ts';
 import { installRuntime, SOURCE_MAP } from './workers.ts';

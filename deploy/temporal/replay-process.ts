@@ -2,7 +2,7 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import type { Run } from './history.ts';
 
 // Replays runs in a child process (replay-child.ts). An endless loop in a workflow blocks the thread

@@ -1,5 +1,5 @@
 import { Connection, isGrpcServiceError } from '@temporalio/client';
-import { OperatorProblem } from '../../db/errors.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
 import { messageOf, type TemporalTarget } from './client.ts';
 
 const CALL_TIMEOUT_MS = 3000;

@@ -10,7 +10,7 @@ import {
   VERIFIERS,
 } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
-import { openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { SUBJECT } from '../support/vendors.ts';

@@ -8,7 +8,7 @@ import {
 } from 'node:net';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { type HttpAnswer, jsonApi } from '../../activities/http/client.ts';
+import { type HttpResponse, jsonApi } from '../../activities/http/client.ts';
 import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../support/database.ts';
 import { serveVendor } from '../support/vendors.ts';
@@ -34,7 +34,7 @@ function post(url: string, callMs = 30_000) {
   return jsonApi(url, {}, callMs)({ path: '', json: {} }, NEVER, asItCame);
 }
 
-function asItCame(answer: HttpAnswer) {
+function asItCame(answer: HttpResponse) {
   return { kind: 'answer', ...answer } as const;
 }
 

@@ -15,7 +15,7 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import type { RequestedType } from '../../db/words.ts';
 import { withCheckDigit } from '../../deploy/local/sim/people.ts';
-import type { VendorAnswer } from '../../workflows/messages.ts';
+import type { VendorResult } from '../../workflows/messages.ts';
 import { checkOf, verifierOf } from '../support/checks.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
@@ -98,8 +98,8 @@ async function lookUp(
   for (const { vendor } of plan.kind === 'ask' ? plan.sources : []) {
     if (plan.kind !== 'ask' || vendor === null) continue;
     asked.push(vendor);
-    const run = async (work: () => Promise<VendorAnswer>) =>
-      (await new MockActivityEnvironment().run(work)) as VendorAnswer;
+    const run = async (work: () => Promise<VendorResult>) =>
+      (await new MockActivityEnvironment().run(work)) as VendorResult;
     const question = { ...ids, vendor, again: false, until: Date.now() + DAY };
     let answer = await run(() => createAskActivities(deps).askVendor(question));
     if (answer.kind === 'later') {
@@ -124,7 +124,7 @@ async function lookUp(
 const VERDICT = (
   verdict: 'valid' | 'invalid' | 'unknown',
   reason: 'mailbox_ok' | 'mailbox_missing' | 'timeout',
-): VerifierStep => ({ kind: 'answer', verdict, reason });
+): VerifierStep => ({ kind: 'judgment', verdict, reason });
 const AGAIN = 'one not_found nobody';
 const REMEMBERED = 'not_found known_miss';
 

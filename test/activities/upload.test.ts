@@ -3,7 +3,7 @@ import test from 'ava';
 import { and, eq, isNull } from 'drizzle-orm';
 import { createUploadActivities } from '../../activities/upload.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
-import { type Database, query } from '../../db/client.ts';
+import { type Database, query } from '../../db/connection/client.ts';
 import { type LookupEnd, settle } from '../../db/requests/settle.ts';
 import { requests, uploadParts } from '../../db/schema.ts';
 import { claimUnsubmitted, finishUpload } from '../../db/uploads/parts.ts';

@@ -4,7 +4,7 @@ import { sql } from 'drizzle-orm';
 import { type Send, sendFile } from '../../api/http/file.ts';
 import { createQueues } from '../../api/http/turn-queue.ts';
 import { adjustCredits } from '../../db/accounts/credits.ts';
-import { run } from '../../db/client.ts';
+import { run } from '../../db/connection/client.ts';
 import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';

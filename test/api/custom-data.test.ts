@@ -5,7 +5,7 @@ import { webhookDeliveries } from '../../db/schema.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import { fresh } from '../support/database.ts';
 import { objectText, valueText } from '../support/json-text.ts';
-import type { SubmitAnswer } from '../support/organization.ts';
+import type { SubmitResponse } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // Tests that polls and deliveries return custom_data unchanged (DECISIONS.md, custom_data).
@@ -17,7 +17,8 @@ const { TEST_SEED } = process.env;
 const api = fresh(test, startApi);
 const client = fresh(test, () => api.organization(100_000));
 
-const submit = (body: string) => client.call<SubmitAnswer>('POST', '/api/v1/email', body);
+const submit = (body: string) =>
+  client.call<SubmitResponse>('POST', '/api/v1/email', body);
 
 /**
  * Returns custom_data as both polls and the delivery contain it: the text between the two fields

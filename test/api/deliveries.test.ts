@@ -4,7 +4,7 @@ import { sql } from 'drizzle-orm';
 import { Webhook } from 'standardwebhooks';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { listBatchDeliveries } from '../../db/webhooks/log.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
@@ -14,7 +14,7 @@ import {
   createCaller,
   eventually,
   RULES,
-  type SubmitAnswer,
+  type SubmitResponse,
 } from '../support/organization.ts';
 import { status } from '../support/receiver.ts';
 import { startApi, startStack } from '../support/stack.ts';
@@ -71,7 +71,7 @@ function arrived(path: string): ReceivedDelivery[] {
 }
 
 /** Makes the receiver hold deliveries to a path from now on, until the test responds to them. */
-function holdAnswers(path: string): ServerResponse[] {
+function holdResponses(path: string): ServerResponse[] {
   const held: ServerResponse[] = [];
   stack.receiver.setBehavior(path, (response) => held.push(response));
   return held;
@@ -90,7 +90,7 @@ function resend(
 }
 
 /** Settles the requests of a batch, and marks its deliveries as failed. */
-async function fail({ batch_id: batchId, requests }: SubmitAnswer): Promise<void> {
+async function fail({ batch_id: batchId, requests }: SubmitResponse): Promise<void> {
   for (const { request_id } of requests)
     await settle(idle.db, request_id, 'failed', 'test', RULES);
   await idle.db.drizzle.execute(sql`
@@ -366,7 +366,7 @@ for (const mode of ['real-time', 'batch'] as const) {
     const before = await polled();
     t.deepEqual(before.statuses, ['failed', 'failed', 'failed']);
 
-    const held = holdAnswers(path);
+    const held = holdResponses(path);
     const { status: code, json: resent } = await resend(client, json.batch_id, id);
     t.is(code, 202);
     t.like(resent, { id, status: 'pending', decided_at: null, next_attempt_at: null });

@@ -3,7 +3,7 @@ import { eq, sql } from 'drizzle-orm';
 import { ROUTES } from '../../api/routes.ts';
 import { reactivateKey, revokeKey, rotateKey } from '../../db/accounts/keys.ts';
 import { setLimit, suspendOrganization } from '../../db/accounts/organizations.ts';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { batches } from '../../db/schema.ts';
 import { freePort } from '../../deploy/ports.ts';
 import { fresh, openEmptyDatabase } from '../support/database.ts';

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { adjustCredits } from '../../db/accounts/credits.ts';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
 import { grant, RULES } from '../support/organization.ts';

@@ -5,7 +5,7 @@ import {
   createCaller,
   eventually,
   grant,
-  type SubmitAnswer,
+  type SubmitResponse,
 } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
@@ -23,7 +23,7 @@ const send = (
   body: string,
   key: string,
   path = SINGLE,
-) => call<SubmitAnswer>('POST', path, body, { 'idempotency-key': key });
+) => call<SubmitResponse>('POST', path, body, { 'idempotency-key': key });
 
 async function batchesOf({ organizationId }: ApiClient): Promise<number> {
   const [row] =

@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib';
 import test from 'ava';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { fresh } from '../support/database.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 

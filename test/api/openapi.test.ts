@@ -12,7 +12,7 @@ import { PROBLEMS } from '../../api/problems.ts';
 import { ROUTES } from '../../api/routes.ts';
 import { revokeKey } from '../../db/accounts/keys.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { storedEmails } from '../../db/schema.ts';
 import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
@@ -73,20 +73,21 @@ function conforms(
 }
 
 function exactSchema(operation: string, status: number): Joi.Schema | null {
-  if (operation === RESEND_FAILED && status === 202) return answers.resentAnswer;
+  if (operation === RESEND_FAILED && status === 202) return answers.resentResponse;
   if (status === 202)
-    return operation === RESEND ? answers.deliveryAnswer : answers.submitAnswer;
-  if (status === 422) return answers.invalidAnswer;
-  if (status === 402) return answers.insufficientAnswer;
+    return operation === RESEND ? answers.deliveryResponse : answers.submitResponse;
+  if (status === 422) return answers.invalidResponse;
+  if (status === 402) return answers.insufficientResponse;
   if (operation.endsWith('openapi.json') && status < 400) return null;
-  if (operation.endsWith('z') && [200, 503].includes(status)) return answers.healthAnswer;
-  if (status >= 400) return answers.problemAnswer;
-  if (operation === DELIVERY) return answers.deliveryAnswer;
-  if ([DELIVERIES, ALL_DELIVERIES].includes(operation)) return answers.deliveriesAnswer;
-  if (operation === BATCHES) return answers.batchesAnswer;
-  if (operation === LEDGER) return answers.ledgerAnswer;
-  if (operation === USAGE) return answers.usageAnswer;
-  return operation === CREDITS ? answers.creditsAnswer : answers.envelope;
+  if (operation.endsWith('z') && [200, 503].includes(status))
+    return answers.healthResponse;
+  if (status >= 400) return answers.problemResponse;
+  if (operation === DELIVERY) return answers.deliveryResponse;
+  if ([DELIVERIES, ALL_DELIVERIES].includes(operation)) return answers.deliveriesResponse;
+  if (operation === BATCHES) return answers.batchesResponse;
+  if (operation === LEDGER) return answers.ledgerResponse;
+  if (operation === USAGE) return answers.usageResponse;
+  return operation === CREDITS ? answers.creditsResponse : answers.envelope;
 }
 
 test('/openapi.json is valid OpenAPI 3.1', async (t) => {
@@ -522,7 +523,7 @@ test('errors of every operation match /openapi.json: 400, 405, 408, 431', async 
     [408, await slow],
   ] as const;
   for (const operation of operations()) {
-    for (const [status, text] of raw) conforms(t, operation, status, toAnswer(text));
+    for (const [status, text] of raw) conforms(t, operation, status, toResponse(text));
     conforms(
       t,
       operation,
@@ -533,7 +534,7 @@ test('errors of every operation match /openapi.json: 400, 405, 408, 431', async 
 });
 
 /** Parses a raw response into the form that the other tests get from fetch. */
-function toAnswer(raw: string): Answer {
+function toResponse(raw: string): Answer {
   const [head = '', text = ''] = raw.split('\r\n\r\n');
   const [status = '', ...lines] = head.split('\r\n');
   const headers = new Headers(

@@ -9,7 +9,7 @@ import {
   createSample,
 } from '../../api/http/overload.ts';
 import { reactivateKey, revokeKey } from '../../db/accounts/keys.ts';
-import { transaction } from '../../db/client.ts';
+import { transaction } from '../../db/connection/client.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
 import { eventually, exchange } from '../support/organization.ts';
 import { type Api, type ApiClient, startApi } from '../support/stack.ts';

@@ -5,7 +5,7 @@ import { suspendOrganization } from '../../db/accounts/organizations.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
 import {
-  type EnvelopeAnswer,
+  type EnvelopeResponse,
   eventually,
   type Organization,
   RULES,
@@ -176,7 +176,7 @@ test('with return=representation, a submit returns the results of a completed ba
   const { status, json, headers } = await submitted;
   t.is(status, 200);
   t.is(headers.get('preference-applied'), 'wait=50, return=representation');
-  const { batch, data } = json as unknown as EnvelopeAnswer;
+  const { batch, data } = json as unknown as EnvelopeResponse;
   t.is(batch.status, 'completed');
   t.like(data, [{ request_id: open, npi: NPI, status: 'failed' }]);
   t.deepEqual(json, await client.batch(batch.id));
@@ -214,7 +214,7 @@ test('a stored email is returned in one call, even without a wait', async (t) =>
     { prefer: 'return=representation' },
   );
   t.is(status, 200);
-  t.is((json as unknown as EnvelopeAnswer).data[0]?.email, email);
+  t.is((json as unknown as EnvelopeResponse).data[0]?.email, email);
 });
 
 test('a key that is revoked during the wait gets a 202 without results', async (t) => {

@@ -4,7 +4,7 @@ import MAGIC from '../../activities/magic-npis.json' with { type: 'json' };
 import written from '../../api/openapi/operations.json' with { type: 'json' };
 import { ROUTES } from '../../api/routes.ts';
 import { suspendOrganization } from '../../db/accounts/organizations.ts';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { TEST_OUTCOMES } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';

@@ -1,5 +1,5 @@
 import test from 'ava';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
 import { RULES } from '../support/organization.ts';

@@ -13,7 +13,7 @@ export async function countingProxy(url: string) {
     const far = connect(Number(port), hostname);
     let rest = Buffer.alloc(0);
     let isStarted = false;
-    let isAnswered = true;
+    let hasResponded = true;
     const texts = new Map<string, string>();
     const read = (type: string, [first = '', second = '']: readonly string[]) => {
       if (type === 'P') texts.set(first, second);
@@ -23,8 +23,8 @@ export async function countingProxy(url: string) {
         seen.admissions += 1;
     };
     near.on('data', (chunk) => {
-      if (isAnswered) seen.roundTrips += 1;
-      isAnswered = false;
+      if (hasResponded) seen.roundTrips += 1;
+      hasResponded = false;
       rest = Buffer.concat([rest, chunk]);
       // A message consists of its type, its length, and its content. Only the first message has no
       // type.
@@ -42,7 +42,7 @@ export async function countingProxy(url: string) {
       far.write(chunk);
     });
     far.on('data', (chunk) => {
-      isAnswered = true;
+      hasResponded = true;
       near.write(chunk);
     });
     for (const [one, other] of [

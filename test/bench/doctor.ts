@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
 import postgres from 'postgres';
-import { openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import type { CheckResult } from '../../db/doctor/check.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
-import { migrate } from '../../db/migrate.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { RULES } from '../support/organization.ts';
 import { fillDatabase } from './doctor-data.ts';

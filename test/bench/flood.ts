@@ -5,7 +5,7 @@ import { connect, type Socket } from 'node:net';
 import { setPriority } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import { openTestDatabase } from '../support/database.ts';
 import { openOrganization } from '../support/organization.ts';
 import { startApiProcess } from '../support/programs.ts';

@@ -6,8 +6,8 @@ import { server as hapiServer } from '@hapi/hapi';
 import postgres, { type Sql } from 'postgres';
 import { createQueues } from '../../api/http/turn-queue.ts';
 import { takePlaces } from '../../db/accounts/limits.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
-import { migrate } from '../../db/migrate.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import {

@@ -1,6 +1,6 @@
 import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase } from '../../db/client.ts';
-import { migrate } from '../../db/migrate.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';

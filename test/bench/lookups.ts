@@ -1,4 +1,4 @@
-import type { EnvelopeAnswer } from '../support/organization.ts';
+import type { EnvelopeResponse } from '../support/organization.ts';
 import type { ApiClient } from '../support/stack.ts';
 
 /** How long lookups took, in milliseconds, and how many were not completed. */
@@ -37,10 +37,10 @@ export async function timeLookups(
 export async function batchCompleted(
   client: ApiClient,
   batchId: string,
-): Promise<EnvelopeAnswer> {
+): Promise<EnvelopeResponse> {
   for (;;) {
     const path = `/api/v1/batch/${batchId}`;
-    const { json } = await client.call<EnvelopeAnswer>('GET', path, undefined, {
+    const { json } = await client.call<EnvelopeResponse>('GET', path, undefined, {
       prefer: 'wait=60',
     });
     if (json.batch.status === 'completed') return json;

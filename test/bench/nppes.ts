@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import postgres from 'postgres';
-import { migrate } from '../../db/migrate.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { connectForImport } from '../../db/providers/nppes/run.ts';
 import { COPIED_PROVIDER_COLUMNS, copyTo } from '../../db/providers/nppes/staging.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';

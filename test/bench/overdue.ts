@@ -1,8 +1,8 @@
 import { Client, Connection } from '@temporalio/client';
 import { pino } from 'pino';
 import postgres from 'postgres';
-import { openDatabase } from '../../db/client.ts';
-import { migrate } from '../../db/migrate.ts';
+import { openDatabase } from '../../db/connection/client.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { runReconciler } from '../../deploy/reconciler/reconciler.ts';

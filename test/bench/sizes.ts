@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import postgres, { type Sql } from 'postgres';
-import { migrate } from '../../db/migrate.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';

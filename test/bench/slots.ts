@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
-import { storeRegistryAnswer } from '../../db/providers/providers.ts';
+import { storeRegistryResponse } from '../../db/providers/providers.ts';
 import { startServers } from '../support/servers.ts';
 import { type Stack, startStack, vendorSource } from '../support/stack.ts';
 import {
@@ -70,7 +70,7 @@ async function measure(
       // rest.
       const known = person(npi);
       if (known.kind === 'found')
-        await storeRegistryAnswer(stack.db, npi, known.provider);
+        await storeRegistryResponse(stack.db, npi, known.provider);
     }
     const batches: string[] = [];
     while (npis.length > 0)

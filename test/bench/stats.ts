@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import postgres from 'postgres';
-import { openDatabase } from '../../db/client.ts';
-import { migrate } from '../../db/migrate.ts';
-import { readStats, type StatsRules } from '../../db/stats.ts';
+import { openDatabase } from '../../db/connection/client.ts';
+import { migrate } from '../../db/operations/migrate.ts';
+import { readStats, type StatsRules } from '../../db/operations/stats.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { addWaiting, fillDatabase } from './doctor-data.ts';
 

@@ -1,5 +1,5 @@
 import { Agent, request } from 'node:http';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { startServers } from '../support/servers.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 

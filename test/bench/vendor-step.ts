@@ -1,5 +1,5 @@
-import { type Database, openDatabase } from '../../db/client.ts';
-import { recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
+import { recordVendorResponse } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { openTestDatabase } from '../support/database.ts';
@@ -125,10 +125,10 @@ async function ask(db: Database, requestId: string) {
   return step.key;
 }
 
-async function miss(db: Database, key: Parameters<typeof recordVendorAnswer>[1]) {
+async function miss(db: Database, key: Parameters<typeof recordVendorResponse>[1]) {
   const outcome = { kind: 'answered' } as const;
   const nobody = { state: 'miss', reason: 'nobody', credits: 0, named: null } as const;
-  await recordVendorAnswer(db, key, {
+  await recordVendorResponse(db, key, {
     ...nobody,
     outcome,
     freshnessMs: RULES.freshnessMs,

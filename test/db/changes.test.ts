@@ -1,6 +1,6 @@
 import test from 'ava';
-import { endOf, listenForChanges } from '../../db/changes.ts';
-import { openDatabase } from '../../db/client.ts';
+import { endOf, listenForChanges } from '../../db/connection/changes.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';

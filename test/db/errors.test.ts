@@ -3,8 +3,8 @@ import test from 'ava';
 import type postgres from 'postgres';
 import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
-import { openDatabase, run } from '../../db/client.ts';
-import { DatabaseError, toDatabaseError } from '../../db/errors.ts';
+import { openDatabase, run } from '../../db/connection/client.ts';
+import { DatabaseError, toDatabaseError } from '../../db/connection/errors.ts';
 import { freshDatabase } from '../support/database.ts';
 
 // Tests which errors of PostgreSQL are permanent, which are retried, and that a failed statement

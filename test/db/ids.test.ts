@@ -1,5 +1,5 @@
 import test from 'ava';
-import { idPattern, isId, newId } from '../../db/ids.ts';
+import { idPattern, isId, newId } from '../../db/connection/ids.ts';
 
 const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 

@@ -16,7 +16,7 @@ import {
   showOrganization,
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
-import { Refusal } from '../../db/errors.ts';
+import { Refusal } from '../../db/connection/errors.ts';
 import { freshDatabase } from '../support/database.ts';
 
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';

@@ -1,6 +1,6 @@
 import test from 'ava';
 import type { Sql, TransactionSql } from 'postgres';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -338,7 +338,7 @@ test('Idempotency-Keys are deleted only after they have expired', async (t) => {
   await sql`update idempotency_keys set expires_at = clock_timestamp() where key = 'over'`;
   const yearMs = 365 * 86_400_000;
   await forgetOld(db, {
-    answersMs: yearMs,
+    resultsMs: yearMs,
     evidenceMs: yearMs,
     customDataMs: yearMs,
     webhookLogMs: yearMs,

@@ -1,7 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type LedgerPlace, listLedger } from '../../db/accounts/ledger.ts';
-import type { Database, Period } from '../../db/client.ts';
+import type { Database, Period } from '../../db/connection/client.ts';
 import { type BatchFilter, listBatches } from '../../db/requests/batches.ts';
 import {
   type DeliveryFilter,

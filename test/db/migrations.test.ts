@@ -1,6 +1,10 @@
 import test from 'ava';
-import { DatabaseError, OperatorProblem, toDatabaseError } from '../../db/errors.ts';
-import { migrate, readiness } from '../../db/migrate.ts';
+import {
+  DatabaseError,
+  OperatorProblem,
+  toDatabaseError,
+} from '../../db/connection/errors.ts';
+import { migrate, readiness } from '../../db/operations/migrate.ts';
 import { openTestDatabase } from '../support/database.ts';
 
 test('migrations may run concurrently or repeatedly, and the API is ready afterwards', async (t) => {

@@ -1,9 +1,9 @@
 import test from 'ava';
 import { type SQL, sql } from 'drizzle-orm';
 import { balanceOf } from '../../db/accounts/credits.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
-import { newId } from '../../db/ids.ts';
 import {
   copyKnown,
   nextCandidate,
@@ -13,10 +13,10 @@ import {
 import { recordRecheck } from '../../db/lookups/checks.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
-import { recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
+import { recordVendorResponse } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
-import { storeRegistryAnswer } from '../../db/providers/providers.ts';
+import { storeRegistryResponse } from '../../db/providers/providers.ts';
 import { envelopeText, findEnvelope } from '../../db/requests/envelope.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -276,7 +276,7 @@ test('an erased address is not stored again by checks, vendors, or the NPI Regis
   const address = (endpoint: string) =>
     ({ kind: 'OTHERS', endpoint, affiliationName: null }) as const;
   for (const one of [npi, colleague]) {
-    await storeRegistryAnswer(db, one, {
+    await storeRegistryResponse(db, one, {
       ...{
         npi: one,
         entityType: 1,
@@ -344,7 +344,7 @@ test('an erasure between any two statements of a lookup leaves nothing to return
     const work: Readonly<Record<string, () => Promise<unknown>>> = {
       claim: async () => {},
       name: () =>
-        recordVendorAnswer(db, key, {
+        recordVendorResponse(db, key, {
           ...{ state: 'found', reason: null, credits: 1, outcome: { kind: 'answered' } },
           freshnessMs: 1000,
           named: {

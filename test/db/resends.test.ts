@@ -1,9 +1,9 @@
 import anyTest, { type TestFn } from 'ava';
 import { sql } from 'drizzle-orm';
-import type { Answer } from '../../activities/webhooks/post.ts';
+import type { AttemptResult } from '../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import { listAudit } from '../../db/audit.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { listAudit } from '../../db/operations/audit.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { submit } from '../../db/requests/submit.ts';
 import {
@@ -19,16 +19,16 @@ import {
   resendOwn,
 } from '../../db/webhooks/resends.ts';
 import type { DeliveryState } from '../../db/words.ts';
-import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../support/deliveries.ts';
+import { answered, HOUR, SCHEDULE_MS, startResponding } from '../support/deliveries.ts';
 import { acceptedIds, RETENTION, RULES, submitCommand } from '../support/organization.ts';
 
 // Tests resends of webhook deliveries, and their log, in the database.
 
-const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
+const test = anyTest as TestFn<Awaited<ReturnType<typeof startResponding>>>;
 const BY = { actor: 'test', reason: 'test' };
 const HOOK = 'https://hooks.example/';
 /** A response that ends a delivery at once. */
-const BLOCKED: Answer = { kind: 'failed', reason: 'blocked_address' };
+const BLOCKED: AttemptResult = { kind: 'failed', reason: 'blocked_address' };
 const DAY = 24 * HOUR;
 const LONG_AGO = new Date(0);
 const FAR_OFF = new Date(Date.now() + 10 * DAY);
@@ -36,7 +36,7 @@ const ALWAYS = { since: null, until: null };
 const FIRST = { after: null, limit: 100 };
 
 test.beforeEach(async (t) => {
-  t.context = await startAnswering(BLOCKED);
+  t.context = await startResponding(BLOCKED);
 });
 
 test.afterEach.always(async (t) => {
@@ -113,7 +113,7 @@ test('a response to an attempt is ignored if the delivery was resent in the mean
   const organization = await life.organization();
   const [id = ''] = await life.deliveries(organization, HOOK, 1);
   await life.look(id);
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   await resendAny(life.db, BY, id);
   receiver.answer = () => reply.promise;
   const trying = life.look(id);

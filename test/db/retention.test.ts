@@ -2,7 +2,7 @@ import test from 'ava';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { listLedger } from '../../db/accounts/ledger.ts';
 import { openSession, useSession } from '../../db/accounts/sessions.ts';
-import { openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
@@ -68,7 +68,7 @@ test.serial(
     t.true((older.updatedAt?.getTime() ?? 0) > (fresh.updatedAt?.getTime() ?? 0));
     t.is(older.request?.email, 'a@clinic.example');
 
-    await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
+    await forgetOld(db, { ...RETENTION, resultsMs: 90 * DAY });
     const { request } = await envelope();
     t.like(request, {
       status: 'completed',
@@ -88,7 +88,7 @@ test.serial(
   'a result is kept until its retention ends, and a replay returns it again',
   async (t) => {
     const { organization, envelope } = await answered(29 * DAY);
-    await forgetOld(db, { ...RETENTION, answersMs: 30 * DAY });
+    await forgetOld(db, { ...RETENTION, resultsMs: 30 * DAY });
     t.like(await envelope(), {
       customData: '{"order":17}',
       request: { email: 'a@clinic.example' },
@@ -122,7 +122,7 @@ test('results are kept for the whole replay window even if the retention is shor
       REPLAY_WINDOW: '60d',
     },
   });
-  t.is(rulesOf(config).retention.answersMs, 60 * DAY);
+  t.is(rulesOf(config).retention.resultsMs, 60 * DAY);
 });
 
 test('old evidence except open calls is deleted 1,000 rows at a time, oldest first', async (t) => {

@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
 import test from 'ava';
 import postgres, { type Sql } from 'postgres';
-import { openDatabase } from '../../db/client.ts';
-import { OperatorProblem } from '../../db/errors.ts';
-import { migrate } from '../../db/migrate.ts';
+import { openDatabase } from '../../db/connection/client.ts';
+import { OperatorProblem } from '../../db/connection/errors.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { noteHome } from '../../db/requests/outbox.ts';
 import { submit } from '../../db/requests/submit.ts';
 import {

@@ -13,7 +13,7 @@ import {
   suspendOrganization,
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { listFading } from '../../db/lookups/checks.ts';
 import { readEvidence } from '../../db/lookups/evidence.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';

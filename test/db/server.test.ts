@@ -1,11 +1,11 @@
 import test from 'ava';
 import postgres from 'postgres';
-import { type Database, openDatabase, run } from '../../db/client.ts';
+import { type Database, openDatabase, run } from '../../db/connection/client.ts';
+import { DatabaseError } from '../../db/connection/errors.ts';
 import { checkServer, checkServerIn } from '../../db/doctor/server.ts';
-import { DatabaseError } from '../../db/errors.ts';
-import { readiness } from '../../db/migrate.ts';
-import { noteBackup, noteDoctor } from '../../db/routines.ts';
-import { readServerStats } from '../../db/server.ts';
+import { readiness } from '../../db/operations/migrate.ts';
+import { noteBackup, noteDoctor } from '../../db/operations/routines.ts';
+import { readServerStats } from '../../db/operations/server.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import { eventually } from '../support/organization.ts';

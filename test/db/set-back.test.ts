@@ -12,6 +12,7 @@ import { admitCall, type CallOutcome, recordOne } from '../../db/lookups/sources
 import { giveBackTurn } from '../../db/lookups/turns.ts';
 import { recordVendorJob } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
+import { noteWorker, readBuilds } from '../../db/operations/workers.ts';
 import {
   claimTurn,
   claimUnfinished,
@@ -29,7 +30,6 @@ import {
 } from '../../db/webhooks/low-credits.ts';
 import { admitToAddresses } from '../../db/webhooks/networks.ts';
 import { resendOwn } from '../../db/webhooks/resends.ts';
-import { noteWorker, readBuilds } from '../../db/workers.ts';
 import { fresh } from '../support/database.ts';
 import {
   answered,

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { type Database, openDatabase } from '../../db/client.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
 import {
   copyKnown,
   nextCandidate,

@@ -1,5 +1,5 @@
 import test from 'ava';
-import { type Database, openDatabase, query } from '../../db/client.ts';
+import { type Database, openDatabase, query } from '../../db/connection/client.ts';
 import { findEnvelope, findEnvelopeState } from '../../db/requests/envelope.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';

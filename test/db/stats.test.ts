@@ -1,10 +1,10 @@
 import test from 'ava';
-import { type Database, openDatabase } from '../../db/client.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
+import type { StatsRules } from '../../db/operations/stats.ts';
+import { noteUsedCredits, readConcerns, readStats } from '../../db/operations/stats.ts';
 import { claimTurn, noteSweep } from '../../db/requests/outbox.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import type { StatsRules } from '../../db/stats.ts';
-import { noteUsedCredits, readConcerns, readStats } from '../../db/stats.ts';
 import { asRole, freshDatabase, openTestDatabase } from '../support/database.ts';
 import {
   acceptedIds,

@@ -1,9 +1,9 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { listAudit } from '../../db/audit.ts';
-import { run, transaction } from '../../db/client.ts';
+import { run, transaction } from '../../db/connection/client.ts';
 import type { CheckResult } from '../../db/doctor/check.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
+import { listAudit } from '../../db/operations/audit.ts';
 import {
   addSuppression,
   hashAddress,

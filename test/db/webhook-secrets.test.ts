@@ -5,14 +5,14 @@ import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import { secretKeysTrouble } from '../../db/accounts/secret-keys.ts';
+import { decryptSecret, type SecretKey } from '../../db/accounts/secrets.ts';
 import {
   countOldSecrets,
   reencryptWebhookSecrets,
   rotateWebhookSecret,
   showWebhookSecret,
 } from '../../db/accounts/webhook-secrets.ts';
-import { openDatabase } from '../../db/client.ts';
-import { decryptSecret, type SecretKey } from '../../db/secrets.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import {
   asRole,
   freshDatabase,

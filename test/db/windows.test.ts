@@ -1,5 +1,5 @@
 import test from 'ava';
-import { transaction } from '../../db/client.ts';
+import { transaction } from '../../db/connection/client.ts';
 import { claimEntitlements, findKnownEmails } from '../../db/requests/entitlements.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { type SQL, sql } from 'drizzle-orm';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import { admitCall } from '../../db/lookups/sources.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';

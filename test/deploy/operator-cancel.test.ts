@@ -1,7 +1,7 @@
 import test from 'ava';
 import { balanceOf } from '../../db/accounts/credits.ts';
-import { listAudit } from '../../db/audit.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
+import { listAudit } from '../../db/operations/audit.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { claimDelivery } from '../../db/webhooks/attempts.ts';

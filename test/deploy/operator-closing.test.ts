@@ -280,7 +280,7 @@ test.serial('an attempt that ends after the erasure leaves no trace', async (t) 
     reason: null,
     responseExcerpt: Buffer.from(EMAIL),
   };
-  const health = { kind: 'answered', accepted: true, address: '192.0.2.7' } as const;
+  const health = { kind: 'responded', accepted: true, address: '192.0.2.7' } as const;
   await recordAttempt(db, claim, attempt, { state: 'delivered' }, health);
   const { deliveryId } = claim;
   const [left] = await sql`

@@ -1,5 +1,5 @@
 import test from 'ava';
-import { type AuditRecord, listAudit } from '../../db/audit.ts';
+import { type AuditRecord, listAudit } from '../../db/operations/audit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { openOrganization, openTestKey } from '../support/organization.ts';

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { type AuditRecord, listAudit } from '../../db/audit.ts';
+import { type AuditRecord, listAudit } from '../../db/operations/audit.ts';
 import { hashAddress } from '../../db/privacy/suppressions.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { submit } from '../../db/requests/submit.ts';

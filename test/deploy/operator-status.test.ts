@@ -1,9 +1,9 @@
 import test from 'ava';
-import { openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import { forgetSources } from '../../db/lookups/sources.ts';
+import { noteApi, noteStopped, noteWorker } from '../../db/operations/workers.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { noteApi, noteStopped, noteWorker } from '../../db/workers.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import {

@@ -1,8 +1,8 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import { listAudit } from '../../db/audit.ts';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
+import { listAudit } from '../../db/operations/audit.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { listDeliveriesToLookAt } from '../../db/webhooks/resends.ts';

@@ -25,9 +25,9 @@ import {
   rotateWebhookSecret,
   showWebhookSecret,
 } from '../../db/accounts/webhook-secrets.ts';
-import { DatabaseError } from '../../db/errors.ts';
-import { newId } from '../../db/ids.ts';
-import { recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
+import { DatabaseError } from '../../db/connection/errors.ts';
+import { newId } from '../../db/connection/ids.ts';
+import { recordVendorResponse } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { settle } from '../../db/requests/settle.ts';
@@ -510,7 +510,7 @@ test('batch show prints vendor responses and webhook attempts, and masks emails'
     named: null,
     freshnessMs: RULES.freshnessMs,
   } as const;
-  await recordVendorAnswer(db, step.key, { ...miss, outcome: { kind: 'answered' } });
+  await recordVendorResponse(db, step.key, { ...miss, outcome: { kind: 'answered' } });
   await settle(db, requestId, 'answered', 'no vendor knows one', RULES);
   const [pending] = (
     await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId)

@@ -1,6 +1,6 @@
 import test from 'ava';
-import { newId } from '../../db/ids.ts';
-import { publishSpan } from '../../db/traces.ts';
+import { newId } from '../../db/connection/ids.ts';
+import { publishSpan } from '../../db/connection/traces.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createLog } from '../../deploy/log.ts';
 import { sendTraces } from '../../deploy/traces.ts';

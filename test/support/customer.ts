@@ -6,7 +6,7 @@ import { buffer } from 'node:stream/consumers';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { and, eq, isNull } from 'drizzle-orm';
-import { transaction } from '../../db/client.ts';
+import { transaction } from '../../db/connection/client.ts';
 import { settleIn } from '../../db/requests/settle.ts';
 import { requests } from '../../db/schema.ts';
 import { RULES } from './organization.ts';

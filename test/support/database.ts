@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestFn } from 'ava';
 import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase } from '../../db/client.ts';
-import { migrate } from '../../db/migrate.ts';
+import { type Database, openDatabase } from '../../db/connection/client.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { loadOperatorConfig } from '../../deploy/config/config.ts';
 
 /** A database for one test or test file, with two connection pools. */

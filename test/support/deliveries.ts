@@ -7,8 +7,8 @@ import { MockActivityEnvironment } from '@temporalio/testing';
 import { eq, sql } from 'drizzle-orm';
 import { pino } from 'pino';
 import { createWebhookActivities } from '../../activities/deliver.ts';
-import type { Answer, Message } from '../../activities/webhooks/post.ts';
-import type { Database } from '../../db/client.ts';
+import type { AttemptResult, Message } from '../../activities/webhooks/post.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { webhookDeliveries } from '../../db/schema.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
@@ -52,7 +52,7 @@ const KNOWN_NPI = '2000000010';
  * Temporal's part. Submits are completed at once from the directory.
  */
 export async function startDelivering(
-  post: (message: Message) => Promise<Answer>,
+  post: (message: Message) => Promise<AttemptResult>,
   scheduleMs: readonly number[] = SCHEDULE_MS,
 ) {
   const database = await openTestDatabase();
@@ -146,8 +146,11 @@ export async function startDelivering(
 export type Delivering = Awaited<ReturnType<typeof startDelivering>>;
 
 /** Like `startDelivering`, with one receiver whose response the test may change. */
-export async function startAnswering(answer: Answer) {
-  const receiver = { answer: (): Answer | Promise<Answer> => answer, calls: 0 };
+export async function startResponding(answer: AttemptResult) {
+  const receiver = {
+    answer: (): AttemptResult | Promise<AttemptResult> => answer,
+    calls: 0,
+  };
   const life = await startDelivering(async () => {
     receiver.calls += 1;
     return await receiver.answer();
@@ -156,9 +159,12 @@ export async function startAnswering(answer: Answer) {
 }
 
 /** Returns a receiver's response in the form that `post` returns. */
-export function answered(status: number, retryAfterMs: number | null = null): Answer {
+export function answered(
+  status: number,
+  retryAfterMs: number | null = null,
+): AttemptResult {
   return {
-    kind: 'answered',
+    kind: 'responded',
     status,
     address: '192.0.2.1',
     retryAfterMs,
@@ -194,7 +200,7 @@ export async function logAttempt(
     responseExcerpt: null,
   };
   await recordAttempt(db, claimed.claim, { ...record, ...over }, outcome, {
-    kind: 'answered',
+    kind: 'responded',
     accepted: state === 'delivered',
     address: '192.0.2.1',
   });

@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { adjustCredits } from '../../db/accounts/credits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { markStarted } from '../../db/requests/outbox.ts';
 import { beginForSandbox } from '../../db/requests/sandbox.ts';

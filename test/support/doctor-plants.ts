@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { newId } from '../../db/ids.ts';
+import { newId } from '../../db/connection/ids.ts';
 import type { Life } from './doctor-life.ts';
 
 /** A corruption, and the only finding that the doctor has to report for it. */

@@ -8,7 +8,7 @@ import {
   rotateKey,
 } from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import type { settle } from '../../db/requests/settle.ts';
 import type { submit } from '../../db/requests/submit.ts';
 import {

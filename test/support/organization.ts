@@ -4,7 +4,7 @@ import type { ActivityRules } from '../../activities/deps.ts';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import type { Retention } from '../../db/requests/retention.ts';
 import type {
@@ -21,7 +21,7 @@ export const ASKED = { ...BY, askedBy: 'person', received: new Date(0) } as cons
 
 /** The service's defaults. */
 export const RETENTION: Retention = {
-  answersMs: 365 * DAY,
+  resultsMs: 365 * DAY,
   evidenceMs: 180 * DAY,
   customDataMs: 90 * DAY,
   webhookLogMs: 30 * DAY,
@@ -127,7 +127,7 @@ export function submitCommand(
   };
 }
 
-export interface SubmitAnswer {
+export interface SubmitResponse {
   readonly batch_id: string;
   readonly status: 'in-progress' | 'completed';
   readonly requests: readonly {
@@ -143,7 +143,7 @@ export function acceptedIds(outcome: SubmitOutcome): {
   requestIds: string[];
 } {
   if (outcome.kind !== 'accepted') throw new Error(`the submit was ${outcome.kind}`);
-  const answer = JSON.parse(outcome.response) as SubmitAnswer;
+  const answer = JSON.parse(outcome.response) as SubmitResponse;
   return {
     batchId: answer.batch_id,
     requestIds: answer.requests.map((one) => one.request_id),
@@ -151,7 +151,7 @@ export function acceptedIds(outcome: SubmitOutcome): {
 }
 
 /** The envelope, as tests read it. */
-export interface EnvelopeAnswer {
+export interface EnvelopeResponse {
   readonly batch: {
     readonly id: string;
     readonly status: string;
@@ -226,10 +226,10 @@ export function createCaller(baseUrl: string, apiKey: string) {
       json: (isJson && text !== '' ? JSON.parse(text) : undefined) as T,
     };
   };
-  const get = <T = EnvelopeAnswer>(path: string, headers?: Record<string, string>) =>
+  const get = <T = EnvelopeResponse>(path: string, headers?: Record<string, string>) =>
     call<T>('GET', path, undefined, headers);
   const submit = (path: string, body: object, headers?: Record<string, string>) =>
-    call<SubmitAnswer>('POST', path, JSON.stringify(body), headers);
+    call<SubmitResponse>('POST', path, JSON.stringify(body), headers);
   return {
     call,
     get,
@@ -242,7 +242,7 @@ export function createCaller(baseUrl: string, apiKey: string) {
       (await get<{ balance: number; total: number; used: number }>('/api/v1/credits'))
         .json,
     /** Polls like a client until the batch is completed. */
-    async completed(batchId: string): Promise<EnvelopeAnswer> {
+    async completed(batchId: string): Promise<EnvelopeResponse> {
       return await eventually(async () => {
         const envelope = (await get(`/api/v1/batch/${batchId}`)).json;
         return envelope.batch.status === 'completed' ? envelope : null;

@@ -213,7 +213,7 @@ export async function startApiProcess(
  * Sends a POST like a careful client. It repeats the request with the same headers after a lost
  * connection, a 409, or a 503.
  */
-export async function postUntilAnswered<T>(
+export async function postUntilResponse<T>(
   url: string,
   apiKey: string,
   path: string,

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from '../../db/client.ts';
+import { type Database, query } from '../../db/connection/client.ts';
 import { providerKeys } from '../../db/providers/keys.ts';
 import {
   providerEndpoints,

@@ -4,7 +4,7 @@ import { TASK_QUEUE, WORKFLOWS } from '../../workflows/messages.ts';
 import { startUpload } from '../../workflows/starts.ts';
 import { testSetting } from './database.ts';
 import { saveHistory } from './histories.ts';
-import { eventually, type Organization, type SubmitAnswer } from './organization.ts';
+import { eventually, type Organization, type SubmitResponse } from './organization.ts';
 import { startServers } from './servers.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 import { startedUpload } from './uploads.ts';
@@ -55,7 +55,7 @@ async function save(
   console.log(name);
 }
 
-function requestOf({ requests }: SubmitAnswer, npi: string): string | undefined {
+function requestOf({ requests }: SubmitResponse, npi: string): string | undefined {
   return requests.find((request) => request.npi === npi)?.request_id;
 }
 

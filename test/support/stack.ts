@@ -8,10 +8,10 @@ import { createNames } from '../../activities/http/names.ts';
 import type { Registry } from '../../activities/person/registry.ts';
 import { createSpending, type SpendingSettings } from '../../activities/spending.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
-import { openDatabase } from '../../db/client.ts';
+import type { SecretKey } from '../../db/accounts/secrets.ts';
+import { openDatabase } from '../../db/connection/client.ts';
+import { newProcessId, noteStopped, noteWorker } from '../../db/operations/workers.ts';
 import { requests } from '../../db/schema.ts';
-import type { SecretKey } from '../../db/secrets.ts';
-import { newProcessId, noteStopped, noteWorker } from '../../db/workers.ts';
 import {
   type ApiConfig,
   type Config,

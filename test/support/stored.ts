@@ -1,4 +1,4 @@
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 
 type Stored = Omit<OwnEmail, 'validatedAt' | 'checked'> & {

@@ -1,6 +1,6 @@
 import { outlineOf } from '../../api/console/outline.ts';
 import { contactsIn, readTable } from '../../api/files/table.ts';
-import type { Database } from '../../db/client.ts';
+import type { Database } from '../../db/connection/client.ts';
 import { cutPart } from '../../db/uploads/parts.ts';
 import { createUpload, startUpload } from '../../db/uploads/uploads.ts';
 import type { Organization } from './organization.ts';

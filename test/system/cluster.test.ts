@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { noteApi } from '../../db/workers.ts';
+import { noteApi } from '../../db/operations/workers.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { launch } from '../../deploy/local/processes.ts';
 import { cacheFolder, findTemporalServer } from '../../deploy/local/programs.ts';

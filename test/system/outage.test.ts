@@ -1,10 +1,10 @@
 import { join } from 'node:path';
 import test from 'ava';
 import postgres from 'postgres';
-import { migrate } from '../../db/migrate.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { temporaryFolder } from '../support/database.ts';
-import { type Answer, eventually, type SubmitAnswer } from '../support/organization.ts';
+import { type Answer, eventually, type SubmitResponse } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // Tests the API without PostgreSQL. It responds with 503, writes nothing by halves, and becomes
@@ -19,7 +19,7 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
   const api = await startApi({ databaseUrl: url });
   t.teardown(api.stop);
   const client = await api.organization(100_000);
-  const answers: Answer<SubmitAnswer>[] = [];
+  const answers: Answer<SubmitResponse>[] = [];
   let running = true;
   const submitting = Array.from({ length: 8 }, async () => {
     while (running)

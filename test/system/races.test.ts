@@ -1,7 +1,7 @@
 import test from 'ava';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { issueKey, revokeKey } from '../../db/accounts/keys.ts';
-import { openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/connection/client.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
@@ -13,10 +13,10 @@ import {
   type Organization,
   openOrganization,
   RULES,
-  type SubmitAnswer,
+  type SubmitResponse,
   submitCommand,
 } from '../support/organization.ts';
-import { postUntilAnswered, startApiProcess } from '../support/programs.ts';
+import { postUntilResponse, startApiProcess } from '../support/programs.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Tests each race separately, between processes or pools that share only PostgreSQL. The comment at
@@ -64,7 +64,7 @@ test.serial(
       const answers = await Promise.all(
         times(1000, (index) => {
           const body = { npi: npiOf(index) };
-          return postUntilAnswered(
+          return postUntilResponse(
             apiOf(index).url,
             client.keyOf(index),
             '/api/v1/email',
@@ -100,7 +100,7 @@ test.serial(
       }));
       const answers = await Promise.all(
         calls.map(({ key, caller }) =>
-          postUntilAnswered(
+          postUntilResponse(
             apiOf(caller).url,
             client.keyOf(caller),
             '/api/v1/email',
@@ -144,7 +144,7 @@ test.serial(
       times(20, async (caller) => {
         const seen: string[] = [];
         for (let key = 0; key < 40; key += 1) {
-          const answer = await postUntilAnswered(
+          const answer = await postUntilResponse(
             api.url,
             client.keyOf(caller),
             '/api/v1/email/bulk',
@@ -170,7 +170,7 @@ test.serial(
     await restarted;
     t.true(kills >= 3);
     t.is(new Set(answers.map((seen) => seen.join('\n'))).size, 1);
-    const told = (answers[0] ?? []).map((text) => JSON.parse(text) as SubmitAnswer);
+    const told = (answers[0] ?? []).map((text) => JSON.parse(text) as SubmitResponse);
     const kept = await sql`
     select r.id, r.batch_id from requests r where r.organization_id = ${client.organizationId} order by r.id`;
     t.deepEqual(

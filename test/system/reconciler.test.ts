@@ -8,9 +8,9 @@ import { pino } from 'pino';
 import postgres from 'postgres';
 import type { WorkflowControl } from '../../activities/deps.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
-import { type Database, openDatabase, transaction } from '../../db/client.ts';
-import { newId } from '../../db/ids.ts';
-import { migrate } from '../../db/migrate.ts';
+import { type Database, openDatabase, transaction } from '../../db/connection/client.ts';
+import { newId } from '../../db/connection/ids.ts';
+import { migrate } from '../../db/operations/migrate.ts';
 import {
   admitWaiting,
   claimTurn,

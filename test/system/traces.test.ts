@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { Worker } from '@temporalio/worker';
 import test from 'ava';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { uuidOf } from '../../db/ids.ts';
+import { uuidOf } from '../../db/connection/ids.ts';
 import manifest from '../../package.json' with { type: 'json' };
 import { type ReceivedSpan, startCollector } from '../support/collector.ts';
 import { fresh, testSetting } from '../support/database.ts';

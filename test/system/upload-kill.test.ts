@@ -5,7 +5,7 @@ import { NativeConnection, Worker } from '@temporalio/worker';
 import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
 import { setLimit } from '../../db/accounts/organizations.ts';
-import { only } from '../../db/client.ts';
+import { only } from '../../db/connection/client.ts';
 import { requests } from '../../db/schema.ts';
 import { listUploadBatches } from '../../db/uploads/uploads.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
-import { listVersions } from '../../db/workers.ts';
+import { listVersions } from '../../db/operations/workers.ts';
 import { launch } from '../../deploy/local/processes.ts';
 import { LOOPBACK } from '../../deploy/ports.ts';
 import { testSetting } from '../support/database.ts';

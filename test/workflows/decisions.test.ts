@@ -12,7 +12,7 @@ import {
   MEANING,
   type PlannedSource,
   requestSettled,
-  type VendorAnswer,
+  type VendorResult,
   WORKFLOWS,
 } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
@@ -29,12 +29,12 @@ const MINUTE = 60_000;
 const GREYLIST_MS = 5 * MINUTE;
 const SHARE_MS = 30_000;
 const FOUND: LookupResult = { status: 'completed', reason: null };
-const MISS: VendorAnswer = { kind: 'miss', reason: 'nobody' };
+const MISS: VendorResult = { kind: 'miss', reason: 'nobody' };
 /** The activity that found an email has also settled the request. */
-const FINDS: VendorAnswer = { kind: 'found', reason: null, settled: FOUND };
+const FINDS: VendorResult = { kind: 'found', reason: null, settled: FOUND };
 
 /** The result of asking a source, or the failure of each attempt. */
-type Response = VendorAnswer | Error;
+type Response = VendorResult | Error;
 
 /** What happens in one lookup. */
 interface Scenario {
@@ -139,7 +139,7 @@ const BROKEN = ApplicationFailure.create({ message: 'a bug', type: 'Internal' })
 const REJECTED = ApplicationFailure.nonRetryable('rejected', 'Database.23514');
 
 /** How a lookup of two sources ends if the second one finds nothing. */
-type Decision = readonly [first: VendorAnswer, result: string, ...calls: string[]];
+type Decision = readonly [first: VendorResult, result: string, ...calls: string[]];
 
 const BOTH = ['askVendor first', 'askVendor second'] as const;
 const DECISIONS: Readonly<Record<keyof typeof MEANING, Decision>> = {
@@ -435,7 +435,7 @@ async function startBatch(changes: (batch: Batch) => Partial<Mocks> = () => ({})
       return factsOf(batch, reads === 1 ? [found, silent] : []);
     },
     askVendor: ({ requestId }) =>
-      given<VendorAnswer>(requestId === found.requestId ? FINDS : RATE_LIMITED),
+      given<VendorResult>(requestId === found.requestId ? FINDS : RATE_LIMITED),
     attemptDeliveries({ deliveryIds }) {
       attempted.push(deliveryIds);
       return [];

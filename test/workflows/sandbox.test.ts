@@ -7,7 +7,7 @@ import { TEST_OUTCOMES, type TestOutcome } from '../../db/words.ts';
 import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 import { leftOver } from '../support/all-ended.ts';
 import { fresh } from '../support/database.ts';
-import { type EnvelopeAnswer, eventually } from '../support/organization.ts';
+import { type EnvelopeResponse, eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
@@ -141,7 +141,7 @@ test.serial(
         ),
       );
     }
-    const answers: EnvelopeAnswer[] = [];
+    const answers: EnvelopeResponse[] = [];
     for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
 
     t.deepEqual(await leftOver(stack), []);
@@ -310,7 +310,7 @@ test("sandbox webhooks are signed with the sandbox's own secret", async (t) => {
       delivery?.body ?? '',
       delivery?.headers as Record<string, string>,
     );
-  const envelope = check(await secretOf(sandbox.organizationId)) as EnvelopeAnswer;
+  const envelope = check(await secretOf(sandbox.organizationId)) as EnvelopeResponse;
   t.like(envelope, { batch: { id: json.batch_id }, custom_data: { a: 1 } });
   const other = await secretOf(live.organizationId);
   t.throws(() => check(other));

@@ -4,7 +4,7 @@ import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { queuesOf } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
 import { readableText } from '../support/histories.ts';
-import { eventually, type SubmitAnswer } from '../support/organization.ts';
+import { eventually, type SubmitResponse } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
@@ -25,7 +25,7 @@ const stack = fresh(test, () =>
   startStack({ lookupTimeoutMs: 30_000, sweepIntervalMs: 1000 }),
 );
 const client = fresh(test, () => stack.organization());
-let submitted: SubmitAnswer;
+let submitted: SubmitResponse;
 
 test.before(async () => {
   const url = `${stack.receiver.url}/status/500/${CANARY.url}`;

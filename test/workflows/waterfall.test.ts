@@ -5,7 +5,7 @@ import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ENDPOINTS } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
-import { type EnvelopeAnswer, eventually } from '../support/organization.ts';
+import { type EnvelopeResponse, eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -23,9 +23,9 @@ const stack = fresh(test, () =>
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
-const answers = new Map<string, EnvelopeAnswer['data'][number]>();
+const answers = new Map<string, EnvelopeResponse['data'][number]>();
 let submitted: Awaited<ReturnType<typeof client.bulk>>;
-let ended: EnvelopeAnswer;
+let ended: EnvelopeResponse;
 
 test.before(async () => {
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {

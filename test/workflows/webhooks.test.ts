@@ -11,9 +11,9 @@ import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
 import {
-  type EnvelopeAnswer,
+  type EnvelopeResponse,
   eventually,
-  type SubmitAnswer,
+  type SubmitResponse,
 } from '../support/organization.ts';
 import { type Behavior, status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
@@ -41,7 +41,7 @@ function arrived(path: string): ReceivedDelivery[] {
   return stack.receiver.deliveries().filter((delivery) => delivery.path === path);
 }
 
-function envelopeOf({ body }: Pick<ReceivedDelivery, 'body'>): EnvelopeAnswer {
+function envelopeOf({ body }: Pick<ReceivedDelivery, 'body'>): EnvelopeResponse {
   return JSON.parse(body);
 }
 
@@ -310,7 +310,7 @@ test('webhooks contain custom_data exactly as it was submitted', async (t) => {
   const client = await stack.organization();
   const sent = String.raw`{"b":1.0,"a":12345678901234567890,"c":"\ud800","":1e400,"__proto__":{"d":-0}}`;
   const body = `{"npi":"${MORE[0]}","webhook":{"url":"${url}"},"custom_data":${sent}}`;
-  const { json } = await client.call<SubmitAnswer>('POST', '/api/v1/email', body);
+  const { json } = await client.call<SubmitResponse>('POST', '/api/v1/email', body);
   await over(json.batch_id);
   const [delivery] = arrived(path);
   t.true(delivery?.body.includes(`"custom_data":${sent},"usage"`), delivery?.body);

@@ -2,17 +2,17 @@ import { inBody, retryAfterMs } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
 import { HUNTER } from '../../vendors/hunter.ts';
 import {
-  answer,
   INCONCLUSIVE,
+  judgment,
   type VerifierKind,
   type VerifierStep,
 } from './verifier.ts';
 
 const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
-  ['valid', answer('valid', 'mailbox_ok')],
-  ['invalid', answer('invalid', 'mailbox_missing')],
-  ['accept_all', answer('catch_all', null)],
-  ['disposable', answer('risky', 'disposable')],
+  ['valid', judgment('valid', 'mailbox_ok')],
+  ['invalid', judgment('invalid', 'mailbox_missing')],
+  ['accept_all', judgment('catch_all', null)],
+  ['disposable', judgment('risky', 'disposable')],
 ]);
 
 /**
@@ -38,7 +38,7 @@ export const HUNTER_VERIFIER = {
     path: `/email-verifier?${new URLSearchParams({ email })}`,
   }),
   meanings: {
-    200: inBody(judge),
+    200: inBody(readVerdict),
     // Repeating the request is not charged again.
     202: ({ headers }) => ({ kind: 'working', afterMs: retryAfterMs(headers) ?? 5000 }),
     // The mail server's response was unexpected: "We advise you to retry later."
@@ -50,21 +50,21 @@ export const HUNTER_VERIFIER = {
     }),
     429: { kind: 'fatal', why: 'credits' },
     // The address's owner asked not to be processed.
-    451: answer('risky', null),
+    451: judgment('risky', null),
   },
 } as const satisfies VerifierKind;
 
-function judge(body: Field): VerifierStep {
+function readVerdict(body: Field): VerifierStep {
   const data = body.at('data').object();
   const status = data.at('status').requiredText();
   if (status === 'valid' && data.at('accept_all').flag()) {
-    return answer('catch_all', null);
+    return judgment('catch_all', null);
   }
   if (status === 'invalid' && data.at('mx_records').value === false) {
-    return answer('invalid', 'no_mx');
+    return judgment('invalid', 'no_mx');
   }
   const meaning = MEANINGS.get(status);
   if (meaning) return meaning;
-  if (data.at('block').flag()) return answer('unknown', 'blocked');
+  if (data.at('block').flag()) return judgment('unknown', 'blocked');
   return INCONCLUSIVE;
 }

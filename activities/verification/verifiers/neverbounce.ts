@@ -1,8 +1,8 @@
 import { inBody, protocol } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
 import {
-  answer,
   INCONCLUSIVE,
+  judgment,
   type VerifierKind,
   type VerifierStep,
 } from './verifier.ts';
@@ -39,7 +39,7 @@ const ERRORS = new Map<string, VerifierStep>([
 
 function stepOfEnvelope(body: Field): VerifierStep {
   const status = body.at('status').requiredText();
-  if (status === 'success') return judge(body);
+  if (status === 'success') return readVerdict(body);
   if (status === 'general_failure') {
     const message = body.at('message').text() ?? '';
     if (/credit|balance/i.test(message)) return { kind: 'fatal', why: 'credits' };
@@ -52,22 +52,22 @@ function stepOfEnvelope(body: Field): VerifierStep {
  * server, or returns `unknown`.
  */
 const MEANINGS = new Map<string, VerifierStep>([
-  ['valid', answer('valid', 'mailbox_ok')],
-  ['invalid', answer('invalid', 'mailbox_missing')],
-  ['disposable', answer('invalid', 'disposable')],
-  ['catchall', answer('catch_all', null)],
+  ['valid', judgment('valid', 'mailbox_ok')],
+  ['invalid', judgment('invalid', 'mailbox_missing')],
+  ['disposable', judgment('invalid', 'disposable')],
+  ['catchall', judgment('catch_all', null)],
 ]);
 
 /** Flags that change a result to a worse one. The first match is used. */
 const LOWERING = [
-  ['valid', 'disposable_email', answer('risky', 'disposable')],
-  ['valid', 'role_account', answer('risky', 'role')],
-  ['valid', 'spamtrap_network', answer('risky', null)],
-  ['valid', 'accepts_all', answer('catch_all', null)],
-  ['invalid', 'bad_dns', answer('invalid', 'no_mx')],
+  ['valid', 'disposable_email', judgment('risky', 'disposable')],
+  ['valid', 'role_account', judgment('risky', 'role')],
+  ['valid', 'spamtrap_network', judgment('risky', null)],
+  ['valid', 'accepts_all', judgment('catch_all', null)],
+  ['invalid', 'bad_dns', judgment('invalid', 'no_mx')],
 ] as const;
 
-function judge(body: Field): VerifierStep {
+function readVerdict(body: Field): VerifierStep {
   const result = body.at('result').requiredText();
   const items = body.at('flags').items();
   const flags = items.map(({ value }) => value);

@@ -1,8 +1,8 @@
 import { inBody, stepOfStatus } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
 import {
-  answer,
   INCONCLUSIVE,
+  judgment,
   type VerifierKind,
   type VerifierStep,
 } from './verifier.ts';
@@ -43,7 +43,7 @@ function stepOfOutput(body: Field): VerifierStep {
   const smtp = () => body.at('smtp').object();
   switch (body.at('is_reachable').requiredText()) {
     case 'safe':
-      return answer('valid', 'mailbox_ok');
+      return judgment('valid', 'mailbox_ok');
     case 'risky':
       return stepOfRisky(body.at('misc'), smtp());
     case 'invalid':
@@ -60,11 +60,11 @@ function stepOfOutput(body: Field): VerifierStep {
  * domain is a catch-all, so the other reasons are tested first.
  */
 function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
-  if (misc.at('is_disposable').flag()) return answer('risky', 'disposable');
-  if (misc.at('is_role_account').flag()) return answer('risky', 'role');
-  if (smtp.at('has_full_inbox').flag()) return answer('risky', 'mailbox_full');
-  if (smtp.at('is_catch_all').flag()) return answer('catch_all', null);
-  return answer('risky', null);
+  if (misc.at('is_disposable').flag()) return judgment('risky', 'disposable');
+  if (misc.at('is_role_account').flag()) return judgment('risky', 'role');
+  if (smtp.at('has_full_inbox').flag()) return judgment('risky', 'mailbox_full');
+  if (smtp.at('is_catch_all').flag()) return judgment('catch_all', null);
+  return judgment('risky', null);
 }
 
 /**
@@ -73,9 +73,9 @@ function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
  */
 function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   const accepts = mx.at('accepts_mail');
-  if (!accepts.isAbsent && !accepts.flag()) return answer('invalid', 'no_mx');
-  if (smtp.at('is_disabled').flag()) return answer('invalid', 'mailbox_disabled');
-  if (smtp.at('can_connect_smtp').flag()) return answer('invalid', 'mailbox_missing');
+  if (!accepts.isAbsent && !accepts.flag()) return judgment('invalid', 'no_mx');
+  if (smtp.at('is_disabled').flag()) return judgment('invalid', 'mailbox_disabled');
+  if (smtp.at('can_connect_smtp').flag()) return judgment('invalid', 'mailbox_missing');
   return INCONCLUSIVE;
 }
 
@@ -98,10 +98,10 @@ function stepOfUnknown(smtp: Field): VerifierStep {
   const message = typeof value === 'string' ? value : '';
   // A mail server that rejects Reacher's own IP address also says 4.7.1.
   if (['ipblacklisted', 'needsrdns'].includes(smtp.at('description').word())) {
-    return answer('unknown', 'blocked');
+    return judgment('unknown', 'blocked');
   }
   if (GREYLISTED.test(message)) return { kind: 'greylisted' };
   const isTimeout = /time(?:d )?-?\s?out/i.test(`${error.at('type').word()} ${message}`);
-  if (isTimeout) return answer('unknown', 'timeout');
+  if (isTimeout) return judgment('unknown', 'timeout');
   return INCONCLUSIVE;
 }

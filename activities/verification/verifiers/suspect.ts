@@ -1,7 +1,7 @@
 import type { Logger } from 'pino';
-import type { Database } from '../../../db/client.ts';
+import type { Database } from '../../../db/connection/client.ts';
 import { missingShare } from '../../../db/lookups/checks.ts';
-import { answer, type VerifierStep } from './verifier.ts';
+import { judgment, type VerifierStep } from './verifier.ts';
 
 /** The share of missing mailboxes above which we doubt a verifier. */
 const MAX_MISSING_SHARE = 0.6;
@@ -18,9 +18,9 @@ export async function doubtMissing(
   source: string,
   step: VerifierStep,
 ): Promise<VerifierStep> {
-  if (step.kind !== 'answer' || step.reason !== 'mailbox_missing') return step;
+  if (step.kind !== 'judgment' || step.reason !== 'mailbox_missing') return step;
   const share = await missingShare(db, source);
   if (share === null || share <= MAX_MISSING_SHARE) return step;
   log.warn({ source, share }, 'the verifier reports too many mailboxes as missing');
-  return answer('unknown', 'verifier_suspect');
+  return judgment('unknown', 'verifier_suspect');
 }

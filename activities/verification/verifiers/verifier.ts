@@ -23,14 +23,14 @@ export type MailboxReason =
 
 /**
  * A verifier's result for one address.
- * - `answer`: a judgment
+ * - `judgment`: a judgment
  * - `greylisted`: the mail server asked to retry; a later request may succeed
  * - `working`: the verifier has not finished; repeating the request later is not charged again
  * - `retry`, `fatal`: no response, for the same reasons as with a vendor
  */
 export type VerifierStep =
   | {
-      readonly kind: 'answer';
+      readonly kind: 'judgment';
       readonly verdict: Verdict;
       /** Null if the verdict needs no reason: `catch_all`, `risky`. */
       readonly reason: MailboxReason | null;
@@ -46,12 +46,12 @@ export type VerifierStep =
 export type VerifierTrouble = `verifier_${Trouble['why'] | 'working' | 'unavailable'}`;
 
 /** @param reason null if the verdict needs no reason */
-export function answer(verdict: Verdict, reason: MailboxReason | null): VerifierStep {
-  return { kind: 'answer', verdict, reason };
+export function judgment(verdict: Verdict, reason: MailboxReason | null): VerifierStep {
+  return { kind: 'judgment', verdict, reason };
 }
 
 /** The judgment for words that a verifier does not document. Their meaning is never guessed. */
-export const INCONCLUSIVE = answer('unknown', 'inconclusive');
+export const INCONCLUSIVE = judgment('unknown', 'inconclusive');
 
 /** Facts from a verifier's documentation, and the way to call it. */
 export interface VerifierKind extends SourceFacts {

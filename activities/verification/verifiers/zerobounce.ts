@@ -1,13 +1,13 @@
 import { inBody, protocol, retryAfterMs } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
 import {
-  answer,
   INCONCLUSIVE,
+  judgment,
   type VerifierKind,
   type VerifierStep,
 } from './verifier.ts';
 
-const readBody = inBody((body) => stepOfError(body) ?? judge(body));
+const readBody = inBody((body) => stepOfError(body) ?? readVerdict(body));
 
 /**
  * ZeroBounce's single validation, version 2. We use the host in the United States, where the
@@ -55,41 +55,41 @@ function stepOfError(body: Field): VerifierStep | null {
   return protocol('error');
 }
 
-const NO_MX = answer('invalid', 'no_mx');
-const ROLE = answer('risky', 'role');
-const RISKY = answer('risky', null);
+const NO_MX = judgment('invalid', 'no_mx');
+const ROLE = judgment('risky', 'role');
+const RISKY = judgment('risky', null);
 
 /**
  * Maps a status, or a status with its sub-status
  * (zerobounce.net/docs/email-list-validation/status-codes).
  */
 const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
-  ['valid', answer('valid', 'mailbox_ok')],
+  ['valid', judgment('valid', 'mailbox_ok')],
   // The vendor calls catch-all domains valid if their mail rarely bounces. The mailbox was not
   // checked.
-  ['valid accept_all', answer('catch_all', null)],
+  ['valid accept_all', judgment('catch_all', null)],
   ['valid role_based_accept_all', ROLE],
   // The mailbox is not read by a person.
   ['valid ai_agent_mailbox', RISKY],
-  ['invalid', answer('invalid', 'mailbox_missing')],
+  ['invalid', judgment('invalid', 'mailbox_missing')],
   ['invalid no_dns_entries', NO_MX],
   ['invalid does_not_accept_mail', NO_MX],
   ['invalid unroutable_ip_address', NO_MX],
-  ['invalid mailbox_quota_exceeded', answer('invalid', 'mailbox_full')],
-  ['catch-all', answer('catch_all', null)],
+  ['invalid mailbox_quota_exceeded', judgment('invalid', 'mailbox_full')],
+  ['catch-all', judgment('catch_all', null)],
   ['do-not-mail', RISKY],
-  ['do-not-mail disposable', answer('risky', 'disposable')],
+  ['do-not-mail disposable', judgment('risky', 'disposable')],
   ['do-not-mail role_based', ROLE],
   ['do-not-mail role_based_catch_all', ROLE],
   ['spamtrap', RISKY],
   ['abuse', RISKY],
   ['unknown greylisted', { kind: 'greylisted' }],
-  ['unknown antispam_system', answer('unknown', 'blocked')],
-  ['unknown timeout_exceeded', answer('unknown', 'timeout')],
-  ['unknown mail_server_did_not_respond', answer('unknown', 'timeout')],
+  ['unknown antispam_system', judgment('unknown', 'blocked')],
+  ['unknown timeout_exceeded', judgment('unknown', 'timeout')],
+  ['unknown mail_server_did_not_respond', judgment('unknown', 'timeout')],
 ]);
 
-function judge(body: Field): VerifierStep {
+function readVerdict(body: Field): VerifierStep {
   const status = body.at('status').requiredText().toLowerCase().replaceAll('_', '-');
   const detail = body.at('sub_status').word();
   const detailed = MEANINGS.get(`${status} ${detail}`);

@@ -1,5 +1,5 @@
-import { only } from '../../client.ts';
-import { DatabaseError } from '../../errors.ts';
+import { only } from '../../connection/client.ts';
+import { DatabaseError } from '../../connection/errors.ts';
 import type { Counts } from '../../lookups/imports.ts';
 import type { NppesConnection } from './run.ts';
 import {

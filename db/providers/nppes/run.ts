@@ -1,6 +1,10 @@
 import type { Sql, TransactionSql } from 'postgres';
-import { DatabaseError, OperatorProblem, toDatabaseError } from '../../errors.ts';
-import { connect } from '../../tls.ts';
+import {
+  DatabaseError,
+  OperatorProblem,
+  toDatabaseError,
+} from '../../connection/errors.ts';
+import { connect } from '../../connection/tls.ts';
 import { STAGING_TABLES } from './staging.ts';
 
 /**

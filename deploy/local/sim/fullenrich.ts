@@ -1,14 +1,14 @@
 import { randomUUID } from 'node:crypto';
 import { type Finding, search } from './knowledge.ts';
 import {
-  type Answer,
-  type Answered,
   aboutPerson,
   contactOf,
   type Fields,
   type Memory,
   ok,
   type Question,
+  type ResponseOf,
+  type SimResponse,
   type Source,
   textOf,
 } from './wire.ts';
@@ -44,7 +44,7 @@ export const fullenrich: Source = {
   },
 };
 
-function find({ body }: Question): Finding | Answer {
+function find({ body }: Question): Finding | SimResponse {
   const entry = firstOf(body);
   const contact = contactOf(entry, entry.domain, entry.company_name);
   if (contact) return search('fullenrich', contact);
@@ -64,22 +64,22 @@ function firstOf({ data }: Fields): Fields {
   return Object(data[0]);
 }
 
-function submit(finding: Finding, { body }: Question, memory: Memory): Answer {
+function submit(finding: Finding, { body }: Question, memory: Memory): SimResponse {
   const id = randomUUID();
   const polls = finding.known === 'slow' ? SLOW_RUNNING_POLLS : RUNNING_POLLS;
-  const running = Array<Answer>(polls).fill(RUNNING);
+  const running = Array<SimResponse>(polls).fill(RUNNING);
   const result = resultOf(id, finding, body);
   memory.jobs.set(id, () => memory.inTurn(id, running, result));
   return ok({ enrichment_id: id });
 }
 
-function poll({ id }: Question, { jobs }: Memory): Answered {
+function poll({ id }: Question, { jobs }: Memory): ResponseOf {
   const job = jobs.get(id);
   if (job) return [id, job()];
   return [id, problem(404, 'error.enrichment.not_found', 'Enrichment ID not found')];
 }
 
-function resultOf(id: string, finding: Finding, body: Fields): Answer {
+function resultOf(id: string, finding: Finding, body: Fields): SimResponse {
   const { person, workEmail, homeEmail } = finding;
   const { enrich_fields: fields } = firstOf(body);
   const work = emailsOf(workEmail, 'contact.work_emails', fields);
@@ -112,6 +112,6 @@ function emailsOf(email: string | null, field: string, requested: unknown) {
   return [{ email, status: 'DELIVERABLE' }];
 }
 
-function problem(status: number, code: string, message: string): Answer {
+function problem(status: number, code: string, message: string): SimResponse {
   return { status, body: { code, message } };
 }

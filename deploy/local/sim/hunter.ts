@@ -1,16 +1,16 @@
 import { type Finding, search } from './knowledge.ts';
 import {
-  type Answer,
   aboutPerson,
   contactOf,
   type Memory,
   ok,
   type Question,
+  type SimResponse,
   type Source,
 } from './wire.ts';
 
 const DAY_MS = 86_400_000;
-const RUNNING: Answer = { status: 202, body: {} };
+const RUNNING: SimResponse = { status: 202, body: {} };
 const NOT_FOUND = problem(404, 'not_found', 'No email was found');
 const CLAIMED = problem(
   451,
@@ -41,7 +41,7 @@ export const hunter: Source = {
   },
 };
 
-function find({ query }: Question): Finding | Answer {
+function find({ query }: Question): Finding | SimResponse {
   const contact = contactOf(
     Object.fromEntries(query),
     query.get('domain'),
@@ -51,9 +51,9 @@ function find({ query }: Question): Finding | Answer {
   return problem(400, 'wrong_params', 'You are missing a name, or a domain or company');
 }
 
-function result(finding: Finding, _question: Question, memory: Memory): Answer {
+function result(finding: Finding, _question: Question, memory: Memory): SimResponse {
   const { subject, person, workEmail, known } = finding;
-  const answer = ok({
+  const found = ok({
     data: {
       first_name: person.first,
       last_name: person.last,
@@ -65,10 +65,10 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       },
     },
   });
-  if (known === 'slow') return memory.inTurn(subject, [RUNNING, RUNNING], answer);
-  return answer;
+  if (known === 'slow') return memory.inTurn(subject, [RUNNING, RUNNING], found);
+  return found;
 }
 
-function problem(code: number, id: string, details: string): Answer {
+function problem(code: number, id: string, details: string): SimResponse {
   return { status: code, body: { errors: [{ id, code, details }] } };
 }

@@ -1,12 +1,12 @@
 import { type Finding, search } from './knowledge.ts';
 import {
-  type Answer,
   aboutPerson,
   contactOf,
   type Fields,
   type Memory,
   ok,
   type Question,
+  type SimResponse,
   type Source,
 } from './wire.ts';
 
@@ -30,14 +30,14 @@ export const prospeo: Source = {
   },
 };
 
-function find({ body }: Question): Finding | Answer {
+function find({ body }: Question): Finding | SimResponse {
   const data: Fields = Object(body.data);
   const contact = contactOf(data, data.company_website, data.company_name);
   if (contact) return search('prospeo', contact);
   return problem(400, 'INVALID_DATAPOINTS');
 }
 
-function result(finding: Finding, _question: Question, memory: Memory): Answer {
+function result(finding: Finding, _question: Question, memory: Memory): SimResponse {
   const { subject, person, workEmail: email } = finding;
   const { first, last, organization } = person;
   return ok({
@@ -55,6 +55,6 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
   });
 }
 
-function problem(status: number, errorCode: string): Answer {
+function problem(status: number, errorCode: string): SimResponse {
   return { status, body: { error: true, error_code: errorCode } };
 }

@@ -7,10 +7,10 @@ import {
   personOf,
 } from './people.ts';
 import {
-  type Answered,
   type Memory,
   ok,
   type Question,
+  type ResponseOf,
   type Source,
   textOf,
 } from './wire.ts';
@@ -77,7 +77,7 @@ export const reacher: Source = {
   routes: { 'POST /v1/check_email': check },
 };
 
-function check({ body }: Question, memory: Memory): Answered {
+function check({ body }: Question, memory: Memory): ResponseOf {
   const email = textOf(body.to_email) ?? '';
   const mailbox = mailboxNow(email, memory);
   const [isReachable, smtp] = MAILBOXES[mailbox];

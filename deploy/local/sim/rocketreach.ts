@@ -1,12 +1,12 @@
 import { type Finding, findingOf } from './knowledge.ts';
 import type { ByKnown } from './magic.ts';
 import {
-  type Answer,
-  type Answered,
   aboutPerson,
   type Memory,
   ok,
   type Question,
+  type ResponseOf,
+  type SimResponse,
   type Source,
 } from './wire.ts';
 
@@ -14,7 +14,7 @@ const POLL_SECONDS = 3;
 const VALIDATED_AGO_MS = 3_600_000;
 const NO_PROFILE = problem(404, 'The requested resource does not exist.');
 /** Responses to a lookup that are sent instead of a profile. */
-const INSTEAD: ByKnown<Answer> = {
+const INSTEAD: ByKnown<SimResponse> = {
   nobody: NO_PROFILE,
   failing: problem(500, 'Unexpected error.'),
   limited: { ...problem(429, 'Request was throttled.'), headers: { 'retry-after': '1' } },
@@ -55,19 +55,19 @@ export const rocketreach: Source = {
   },
 };
 
-function find({ query }: Question): Finding | Answer {
+function find({ query }: Question): Finding | SimResponse {
   const npi = query.get('npi_number') ?? '';
   if (!/^[0-9]{10}$/.test(npi)) return problem(400, 'npi_number is required.');
   return findingOf('rocketreach', npi);
 }
 
-function lookUp(finding: Finding, _question: Question, memory: Memory): Answer {
+function lookUp(finding: Finding, _question: Question, memory: Memory): SimResponse {
   const job = () => ok(profile(finding, memory));
   memory.jobs.set(finding.subject, job);
   return job();
 }
 
-function checkStatus({ query }: Question, { jobs }: Memory): Answered {
+function checkStatus({ query }: Question, { jobs }: Memory): ResponseOf {
   const ids = query.get('ids') ?? '';
   const profiles = [];
   for (const id of ids.split(',')) {
@@ -116,6 +116,6 @@ function emailsOf({ workEmail, homeEmail, known }: Finding) {
 }
 
 /** Returns an error response in RocketReach's format. */
-function problem(status: number, message: string): Answer {
+function problem(status: number, message: string): SimResponse {
   return { status, body: { status, message } };
 }

@@ -12,12 +12,12 @@ export interface Source {
   /** The path of the source in the simulator. It begins with the source's id. */
   readonly base: string;
   /** Returns the response to a caller with a wrong key, or null if the key is correct. */
-  deny(question: Question, apiKey: string): Answer | null;
+  deny(question: Question, apiKey: string): SimResponse | null;
   /** Routes by method and path below `base`, such as `GET /person/lookup` or `GET /jobs/*`. */
   readonly routes: Readonly<Record<string, Route>>;
 }
 
-export type Route = (question: Question, memory: Memory) => Answered;
+export type Route = (question: Question, memory: Memory) => ResponseOf;
 
 /** A request to a source. */
 export interface Question {
@@ -31,13 +31,13 @@ export interface Question {
 
 export type Fields = Readonly<Record<string, unknown>>;
 
-export interface Answer {
+export interface SimResponse {
   readonly status: number;
   readonly body: unknown;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-export function ok(body: unknown): Answer {
+export function ok(body: unknown): SimResponse {
   return { status: 200, body };
 }
 
@@ -45,7 +45,7 @@ export function ok(body: unknown): Answer {
  * The subject of a request and the response. The subject is empty if the request can't be read.
  * `hang` means that the source never responds.
  */
-export type Answered = readonly [subject: string, reply: Answer | 'hang'];
+export type ResponseOf = readonly [subject: string, reply: SimResponse | 'hang'];
 
 /** The state of a simulated source. */
 export type Memory = ReturnType<typeof createMemory>;
@@ -59,7 +59,7 @@ export function createMemory(speed: number) {
   return {
     speed,
     /** Functions that return the response about a job, by the job's id. */
-    jobs: new Map<string, () => Answer>(),
+    jobs: new Map<string, () => SimResponse>(),
     /**
      * The first calls with a key return the elements of `first`, one after the other. All later
      * calls return `last`.
@@ -80,9 +80,9 @@ export function createMemory(speed: number) {
  * @param result returns the response for a person
  */
 export function aboutPerson(
-  find: (question: Question) => Finding | Answer,
-  instead: ByKnown<Answer>,
-  result: (finding: Finding, question: Question, memory: Memory) => Answer,
+  find: (question: Question) => Finding | SimResponse,
+  instead: ByKnown<SimResponse>,
+  result: (finding: Finding, question: Question, memory: Memory) => SimResponse,
 ): Route {
   return (question, memory) => {
     const finding = find(question);

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { buildSubject } from '../../../activities/person/subject.ts';
-import { query } from '../../../db/client.ts';
+import { query } from '../../../db/connection/client.ts';
 import { storeEmployerDomains } from '../../../db/providers/employer-domains.ts';
 import { organizationKey, providerKeys } from '../../../db/providers/keys.ts';
 import { readProvider } from '../../../db/providers/subject.ts';

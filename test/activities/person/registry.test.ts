@@ -17,11 +17,11 @@ import {
   type RegistryStep,
 } from '../../../activities/person/registry.ts';
 import { buildSubject } from '../../../activities/person/subject.ts';
-import { query } from '../../../db/client.ts';
+import { query } from '../../../db/connection/client.ts';
 import {
   isRegistryDue,
   type RegistryProvider,
-  storeRegistryAnswer,
+  storeRegistryResponse,
 } from '../../../db/providers/providers.ts';
 import { readProvider, refusalOf } from '../../../db/providers/subject.ts';
 import { providers } from '../../../db/schema.ts';
@@ -265,7 +265,7 @@ test('a call to the NPI Registry that gets no response is retried', async (t) =>
 });
 
 async function stored(t: ExecutionContext, answer: unknown, npi: string) {
-  await storeRegistryAnswer(
+  await storeRegistryResponse(
     db,
     npi,
     providerOf(t, await stepFor(t, 200, answer, {}, npi)),
@@ -337,7 +337,7 @@ test('an imported provider has priority over the NPI Registry', async (t) => {
   };
   await query(db, (tx) => tx.insert(providers).values(imported));
   await stored(t, await personAs(npi), npi);
-  await storeRegistryAnswer(db, npi, null);
+  await storeRegistryResponse(db, npi, null);
   t.like(await readProvider(db, npi), {
     lastName: 'IMPORTED',
     active: true,
@@ -354,7 +354,7 @@ test('an NPI that is missing from the NPI Registry counts as inactive for a day'
   await stored(t, await personAs(npi), npi);
   t.false(await isRegistryDue(db, npi));
 
-  await storeRegistryAnswer(db, npi, null);
+  await storeRegistryResponse(db, npi, null);
   t.is(await refusalOf(db, npi), 'deactivated');
   t.like(await readProvider(db, npi), {
     active: false,
@@ -405,7 +405,7 @@ test("the simulator's NPI Registry knows the people of the simulated vendors", a
   const registry = createRegistry({ baseUrl });
   const { first, last } = personOf(NPI);
   const provider = providerOf(t, await registry.find(NPI, NEVER));
-  await storeRegistryAnswer(db, provider.npi, provider);
+  await storeRegistryResponse(db, provider.npi, provider);
   const { person } = buildSubject(NPI, await readProvider(db, NPI), 'any');
   const identity = {
     npi: null,

@@ -14,14 +14,14 @@ import {
 } from '../../support/checks.ts';
 import { aborted } from '../../support/vendors.ts';
 
-const VALID: VerifierStep = { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' };
+const VALID: VerifierStep = { kind: 'judgment', verdict: 'valid', reason: 'mailbox_ok' };
 const MISSING: VerifierStep = {
-  kind: 'answer',
+  kind: 'judgment',
   verdict: 'invalid',
   reason: 'mailbox_missing',
 };
 const INCONCLUSIVE: VerifierStep = {
-  kind: 'answer',
+  kind: 'judgment',
   verdict: 'unknown',
   reason: 'inconclusive',
 };
@@ -75,7 +75,7 @@ for (const [about, step, rest, verdict] of [
   ['can make an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
   [
     'that reports a role address makes the address risky, with the reason role',
-    { kind: 'answer', verdict: 'risky', reason: 'role' },
+    { kind: 'judgment', verdict: 'risky', reason: 'role' },
     UNKNOWN,
     'risky role',
   ],
@@ -156,7 +156,7 @@ for (const [about, steps, verdict, asked] of [
   ],
   [
     'is not called if the first reports a catch-all',
-    [{ kind: 'answer', verdict: 'catch_all', reason: null }, VALID],
+    [{ kind: 'judgment', verdict: 'catch_all', reason: null }, VALID],
     'catch_all null',
     '1,0',
   ],

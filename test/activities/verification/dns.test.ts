@@ -210,7 +210,7 @@ test('an address that cannot become valid causes no DNS lookup', async (t) => {
 
 test('no verifier is called for a domain without mail or with failing name servers', async (t) => {
   const verifier = verifierOf('one', {
-    kind: 'answer',
+    kind: 'judgment',
     verdict: 'valid',
     reason: 'mailbox_ok',
   });

@@ -404,7 +404,7 @@ for (const [email, verdict] of [
 ] as const) {
   test(`for Mary Jo O'Malley, ${email} gets the verdict "${verdict}" if a verifier says valid`, async (t) => {
     const verifier = verifierOf('one', {
-      kind: 'answer',
+      kind: 'judgment',
       verdict: 'valid',
       reason: 'mailbox_ok',
     });

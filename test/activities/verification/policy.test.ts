@@ -227,7 +227,7 @@ test("a vendor's date that is slightly in the future is replaced by the current 
 });
 
 const INCONCLUSIVE = {
-  kind: 'answer',
+  kind: 'judgment',
   verdict: 'unknown',
   reason: 'inconclusive',
 } as const;
@@ -235,21 +235,21 @@ const INCONCLUSIVE = {
 for (const [about, step, rest, verdict, asked] of [
   [
     'says that its mailbox does not exist',
-    { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' },
+    { kind: 'judgment', verdict: 'invalid', reason: 'mailbox_missing' },
     {},
     'invalid mailbox_missing',
     1,
   ],
   [
     'reports a role address',
-    { kind: 'answer', verdict: 'risky', reason: 'role' },
+    { kind: 'judgment', verdict: 'risky', reason: 'role' },
     {},
     'risky role',
     1,
   ],
   [
     'calls it valid',
-    { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
+    { kind: 'judgment', verdict: 'valid', reason: 'mailbox_ok' },
     {},
     'valid mailbox_ok',
     1,
@@ -362,19 +362,19 @@ for (const [about, rest, step, verdict] of [
   [
     'is not valid if its vendor repeats our input, even if the mailbox exists',
     { repeatsInput: true },
-    { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
+    { kind: 'judgment', verdict: 'valid', reason: 'mailbox_ok' },
     'unknown unclear_owner',
   ],
   [
     'is not valid if two vendors repeat our input, even if the mailbox exists',
     { repeatsInput: true, namedBy: 2 },
-    { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
+    { kind: 'judgment', verdict: 'valid', reason: 'mailbox_ok' },
     'unknown unclear_owner',
   ],
   [
     'is not valid at a catch-all domain if two vendors repeat our input',
     { repeatsInput: true, verdict: 'catch_all', namedBy: 2 },
-    { kind: 'answer', verdict: 'catch_all', reason: null },
+    { kind: 'judgment', verdict: 'catch_all', reason: null },
     'unknown unclear_owner',
   ],
 ] as const) {
@@ -424,7 +424,7 @@ for (const [title, email, rest, verdict] of [
 ] as const) {
   test(title, async (t) => {
     const verifiers = [
-      verifierOf('one', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' }),
+      verifierOf('one', { kind: 'judgment', verdict: 'valid', reason: 'mailbox_ok' }),
     ];
     const whose = { ...NOBODY_KNOWN, person: JOHN_SMITH };
     t.is(inWords(await checkOf({ verifiers })(candidate(email, rest), whose)), verdict);
@@ -443,7 +443,7 @@ for (const [namedBy, catchAll, verdict] of [
   test(`with CATCH_ALL=${catchAll}, a catch-all that ${namedBy} source(s) named gets "${verdict}"`, async (t) => {
     t.is(await verdictOf({ verdict: 'catch_all', namedBy }, { catchAll }), verdict);
     const verifiers = [
-      verifierOf('one', { kind: 'answer', verdict: 'catch_all', reason: null }),
+      verifierOf('one', { kind: 'judgment', verdict: 'catch_all', reason: null }),
     ];
     t.is(
       await verdictOf({ verdict: 'unknown', namedBy }, { catchAll, verifiers }),

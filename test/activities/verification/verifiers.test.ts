@@ -39,7 +39,7 @@ async function inWords(
 ): Promise<string> {
   const step = await verifier.check(email, NEVER);
   switch (step.kind) {
-    case 'answer':
+    case 'judgment':
       return `${step.verdict} ${step.reason}`;
     case 'greylisted':
       return step.kind;

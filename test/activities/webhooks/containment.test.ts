@@ -1,6 +1,6 @@
 import anyTest, { type TestFn } from 'ava';
 import { sql } from 'drizzle-orm';
-import type { Answer, Message } from '../../../activities/webhooks/post.ts';
+import type { AttemptResult, Message } from '../../../activities/webhooks/post.ts';
 import { claimDelivery } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import {
@@ -16,13 +16,13 @@ import {
 
 interface Context {
   /** Responses by host. */
-  answers: Map<string, (message: Message) => Answer | Promise<Answer>>;
+  answers: Map<string, (message: Message) => AttemptResult | Promise<AttemptResult>>;
   sent: string[];
   life: Delivering;
 }
 
 const test = anyTest as TestFn<Context>;
-const SILENT: Answer = { kind: 'failed', reason: 'timeout_connect' };
+const SILENT: AttemptResult = { kind: 'failed', reason: 'timeout_connect' };
 const DEAD = 'https://dead.example/hook';
 const MINUTE = 60_000;
 
@@ -119,7 +119,7 @@ test('a webhook host that is down gets one attempt at a time, even of new webhoo
   const organization = await life.organization();
   const early = await life.deliveries(organization, DEAD, 6);
   for (const id of early) await life.look(id);
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   answers.set('dead.example', () => reply.promise);
   const before = sent.length;
   const late = await life.deliveries(organization, DEAD, 5);
@@ -143,7 +143,7 @@ test('a host that is down for one organization still gets webhooks of another on
   const dead = await life.deliveries(await life.organization(), DEAD, 9);
   for (const id of dead.slice(1)) await life.look(id);
   // Starts the only attempt that the host may get at a time.
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   answers.set('dead.example', ({ url }) =>
     url.endsWith('/hook') ? reply.promise : answered(200),
   );
@@ -163,7 +163,9 @@ test('a host that is down for one organization still gets webhooks of another on
 
 test('attempts from before the pause of a webhook host do not pause it again', async (t) => {
   const { life, answers, sent } = t.context;
-  const replies = Array.from({ length: 10 }, () => Promise.withResolvers<Answer>());
+  const replies = Array.from({ length: 10 }, () =>
+    Promise.withResolvers<AttemptResult>(),
+  );
   answers.set('dead.example', () => replies[sent.length - 1]?.promise ?? answered(200));
   const ids = await life.deliveries(await life.organization(), DEAD, replies.length + 3);
   const looks: Promise<Look>[] = [];
@@ -205,7 +207,7 @@ test('a webhook host that responds is not limited, even if it responds with erro
 
 test('a slow webhook host gets ten webhooks at a time and does not delay another host', async (t) => {
   const { life, answers, sent } = t.context;
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   answers.set('slow.example', () => reply.promise);
   const organization = await life.organization();
   const ids = await life.deliveries(organization, 'https://slow.example/', 30);
@@ -234,7 +236,7 @@ test('a slow webhook host gets ten webhooks at a time and does not delay another
 
 test('an organization sends at most twenty webhooks at a time, to all hosts together', async (t) => {
   const { life, answers, sent } = t.context;
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   const organization = await life.organization();
   const sending: Promise<unknown>[] = [];
   for (const host of ['one.example', 'two.example']) {
@@ -276,7 +278,7 @@ test('the slot of a webhook attempt whose worker died becomes free after 30 s', 
 
 test('a webhook waits for a slot as long as the webhooks before it will probably take', async (t) => {
   const { life, answers, sent } = t.context;
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   answers.set('slow.example', () => reply.promise);
   const ids = await life.deliveries(
     await life.organization(),
@@ -295,7 +297,7 @@ test('a webhook waits for a slot as long as the webhooks before it will probably
   reply.resolve(answered(200));
   await Promise.all(sending);
   // A response does not shorten the wait of later deliveries.
-  const later = Promise.withResolvers<Answer>();
+  const later = Promise.withResolvers<AttemptResult>();
   answers.set('slow.example', () => later.promise);
   const others = ids.slice(10, 20).map((id) => life.look(id));
   while (sent.length < 20) await new Promise(setImmediate);

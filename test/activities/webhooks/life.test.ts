@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import anyTest, { type TestFn } from 'ava';
-import type { Answer } from '../../../activities/webhooks/post.ts';
+import type { AttemptResult } from '../../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
 import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
@@ -8,19 +8,19 @@ import {
   answered,
   HOUR,
   SCHEDULE_MS,
-  startAnswering,
+  startResponding,
   WEBHOOK_RULES,
 } from '../../support/deliveries.ts';
 
 // Tests one delivery from its submit to its last attempt, three days later. Instead of waiting, the
 // tests advance the database's clock.
 
-const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
+const test = anyTest as TestFn<Awaited<ReturnType<typeof startResponding>>>;
 const BY = { actor: 'test', reason: 'test' };
 const URL_ = 'https://hooks.example/';
 
 test.beforeEach(async (t) => {
-  t.context = await startAnswering(answered(503));
+  t.context = await startResponding(answered(503));
 });
 
 test.afterEach.always(async (t) => {
@@ -100,7 +100,7 @@ test('a webhook that a worker checks before its next attempt is due keeps waitin
 
 test('two workers that check the same webhook at once make only one attempt', async (t) => {
   const { life, receiver } = t.context;
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   const sending = Promise.withResolvers<void>();
   receiver.answer = () => {
     sending.resolve();
@@ -153,7 +153,7 @@ test('a webhook attempt is recorded only once, even if workers repeat the record
       claimed.claim,
       { ...attempt, responseExcerpt: null },
       { state: 'pending', afterMs: 5000 },
-      { kind: 'answered', accepted: false, address: '192.0.2.1' },
+      { kind: 'responded', accepted: false, address: '192.0.2.1' },
     );
   await Promise.all([record(), record()]);
   await record();

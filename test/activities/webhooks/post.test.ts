@@ -10,7 +10,7 @@ import anyTest, { type ExecutionContext, type TestFn } from 'ava';
 import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import {
-  type Answer,
+  type AttemptResult,
   createPost,
   type PostSettings,
 } from '../../../activities/webhooks/post.ts';
@@ -78,7 +78,7 @@ test.serial(
     });
 
     t.deepEqual(answer, {
-      kind: 'answered',
+      kind: 'responded',
       status: 200,
       address: '127.0.0.1',
       retryAfterMs: null,
@@ -127,8 +127,8 @@ test.serial(
     const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
     receiver.setBehavior('/date', status(503, { 'retry-after': inAnHour }));
     const answer = await sendTo(t, '/date');
-    t.true(answer.kind === 'answered' && answer.retryAfterMs !== null);
-    if (answer.kind === 'answered')
+    t.true(answer.kind === 'responded' && answer.retryAfterMs !== null);
+    if (answer.kind === 'responded')
       t.true(Math.abs((answer.retryAfterMs ?? 0) - 3_600_000) < 60_000);
 
     receiver.setBehavior(
@@ -180,7 +180,7 @@ test.serial('a redirect to an internal IP address causes no connection', async (
   ]) {
     const location = `https://${host}:${port}/`;
     const answer = await sendTo(t, '/redirect', status(307, { location }));
-    t.like(answer, { kind: 'answered', status: 307 });
+    t.like(answer, { kind: 'responded', status: 307 });
   }
   t.is(connections, 0);
 });
@@ -209,8 +209,8 @@ test.serial(
   'a receiver that sends its body slowly forever is cut off, and its status counts',
   async (t) => {
     const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
-    t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
-    t.regex(answer.kind === 'answered' ? answer.excerpt.toString() : '', /^\.+$/);
+    t.like(answer, { kind: 'responded', status: 200, body: 'body_timeout' });
+    t.regex(answer.kind === 'responded' ? answer.excerpt.toString() : '', /^\.+$/);
   },
 );
 
@@ -240,8 +240,8 @@ test.serial(
   'a compressed response is not unpacked, so a gzip bomb does no harm',
   async (t) => {
     const answer = await sendTo(t, '/bomb', gzipBomb);
-    t.like(answer, { kind: 'answered', status: 200 });
-    const excerpt = answer.kind === 'answered' ? answer.excerpt : Buffer.alloc(0);
+    t.like(answer, { kind: 'responded', status: 200 });
+    const excerpt = answer.kind === 'responded' ? answer.excerpt : Buffer.alloc(0);
     t.is(excerpt.length, 1024);
     t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
   },
@@ -278,7 +278,7 @@ test.serial('an attempt fails if the response has an invalid HTTP status', async
     });
     t.deepEqual(answer, { kind: 'failed', reason: 'not_http' }, code);
   }
-  t.like(await sendTo(t, '/status/599'), { kind: 'answered', status: 599 });
+  t.like(await sendTo(t, '/status/599'), { kind: 'responded', status: 599 });
 });
 
 test.serial('an attempt fails if the response has endless headers', async (t) => {
@@ -429,7 +429,7 @@ test.serial(
     const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8'] });
     const post = postTo(t, { policy: opened, lookup });
     const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/mixed`;
-    t.like(await post(messageTo(url)), { kind: 'answered', status: 200 });
+    t.like(await post(messageTo(url)), { kind: 'responded', status: 200 });
   },
 );
 
@@ -493,7 +493,7 @@ async function sendTo(
   path: string,
   behavior?: Behavior,
   settings: Partial<PostSettings> = {},
-): Promise<Answer> {
+): Promise<AttemptResult> {
   if (behavior) t.context.receiver.setBehavior(path, behavior);
   return await postTo(t, settings)(messageTo(`${t.context.receiver.url}${path}`));
 }
@@ -516,9 +516,9 @@ function answered(
   code: number,
   excerpt: string,
   body: 'body_timeout' | 'body_broken' | null = null,
-): Answer {
+): AttemptResult {
   return {
-    kind: 'answered',
+    kind: 'responded',
     status: code,
     address: '127.0.0.1',
     retryAfterMs: null,

@@ -97,7 +97,7 @@ test('the webhook proxy gets the checked IP address, the receiver gets the host 
     status(200)(response);
   });
   t.like(await post(`https://localhost:${port}/named`), {
-    kind: 'answered',
+    kind: 'responded',
     status: 200,
   });
   t.deepEqual(proxy.asked, [
@@ -149,7 +149,7 @@ test('the webhook proxy gets its credentials, and one IP address after another',
   ];
   const post = await postThrough(t, { proxy: proxy.url, lookup });
   t.like(await post(`https://localhost:${port}/`), {
-    kind: 'answered',
+    kind: 'responded',
     status: 200,
     address: '127.0.0.1',
   });

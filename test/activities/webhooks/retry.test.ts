@@ -1,6 +1,6 @@
 import test from 'ava';
 import fc from 'fast-check';
-import type { Answer } from '../../../activities/webhooks/post.ts';
+import type { AttemptResult } from '../../../activities/webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from '../../../activities/webhooks/retry.ts';
 import { loadConfig } from '../../../deploy/config/config.ts';
 
@@ -10,8 +10,8 @@ const H = 60 * M;
 const SCHEDULE = loadConfig({
   DATABASE_URL: 'postgres://127.0.0.1/none',
 }).webhookScheduleMs;
-const answered = (status: number): Answer => ({
-  kind: 'answered',
+const answered = (status: number): AttemptResult => ({
+  kind: 'responded',
   address: '192.0.2.1',
   status,
   retryAfterMs: null,

@@ -1,7 +1,7 @@
 import anyTest, { type TestFn } from 'ava';
 import { sql } from 'drizzle-orm';
 import { ProxyUnavailable } from '../../../activities/webhooks/attempt.ts';
-import type { Answer, Message } from '../../../activities/webhooks/post.ts';
+import type { AttemptResult, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
 import { setBlock } from '../../../db/webhooks/blocks.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
@@ -23,7 +23,7 @@ import { openTestKey, RETENTION } from '../../support/organization.ts';
 // deliveries.
 
 interface Context {
-  answer: (message: Message) => Answer | Promise<Answer>;
+  answer: (message: Message) => AttemptResult | Promise<AttemptResult>;
   sent: number;
   life: Delivering;
 }
@@ -70,14 +70,14 @@ async function lookAtAll(
 
 test('a new webhook host gets one delivery at a time until its first 2xx', async (t) => {
   const { life } = t.context;
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   t.context.answer = () => reply.promise;
   const ids = await life.deliveries(await life.organization(), HOOK, 12, 'unproven');
   const first = await lookAtAll(t, ids);
   t.is(first.sent, 1);
   reply.resolve(answered(204));
   await first.looks;
-  const later = Promise.withResolvers<Answer>();
+  const later = Promise.withResolvers<AttemptResult>();
   t.context.answer = () => later.promise;
   const second = await lookAtAll(t, first.putOff);
   t.is(second.sent, 10);
@@ -91,7 +91,7 @@ test('a new webhook host gets one delivery at a time until its first 2xx', async
 function standAt(
   { context }: { readonly context: Context },
   addresses: readonly string[],
-  answer: Answer,
+  answer: AttemptResult,
 ) {
   const posts: string[] = [];
   context.answer = async ({ url, admit }) => {
@@ -99,7 +99,7 @@ function standAt(
     if (admitted.length === 0) return { kind: 'failed', reason: 'unproven_host' };
     posts.push(url);
     const [address = ''] = admitted;
-    return answer.kind === 'answered' ? { ...answer, address } : answer;
+    return answer.kind === 'responded' ? { ...answer, address } : answer;
   };
   return posts;
 }
@@ -233,7 +233,11 @@ test('at a new IP address, a proven webhook host gets only twenty attempts an ho
   const { life } = t.context;
   await life.time.freeze();
   const ids = await life.deliveries(await life.organization(), HOOK, 60, 'unproven');
-  const deliver = async (address: readonly string[], answer: Answer, count: number) => {
+  const deliver = async (
+    address: readonly string[],
+    answer: AttemptResult,
+    count: number,
+  ) => {
     const posts = standAt(t, address, answer);
     for (const id of ids.splice(0, count)) await life.look(id);
     return posts.length;
@@ -255,7 +259,7 @@ test('if a host is proven at one IP address, only a retry calls its other addres
     return {
       ...answered(admitted.length === 1 ? 204 : 500),
       address: '192.0.2.8',
-    } as Answer;
+    } as AttemptResult;
   };
   const [first = '', second = ''] = await life.deliveries(
     await life.organization(),
@@ -302,7 +306,7 @@ test('a webhook host stays proven until a month after its last 2xx', async (t) =
   await life.look(second);
   await life.time.advance(20 * 24 * HOUR);
   await forgetOld(life.db, RETENTION);
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   t.context.answer = () => reply.promise;
   const both = await lookAtAll(t, others.slice(0, 2));
   t.is(both.sent, 2);
@@ -310,7 +314,7 @@ test('a webhook host stays proven until a month after its last 2xx', async (t) =
   await both.looks;
   await life.time.advance(31 * 24 * HOUR);
   await forgetOld(life.db, RETENTION);
-  const again = Promise.withResolvers<Answer>();
+  const again = Promise.withResolvers<AttemptResult>();
   t.context.answer = () => again.promise;
   const one = await lookAtAll(t, others.slice(2));
   t.is(one.sent, 1);
@@ -320,7 +324,7 @@ test('a webhook host stays proven until a month after its last 2xx', async (t) =
 
 test('a webhook host gets at most forty webhooks at a time from all organizations', async (t) => {
   const { life } = t.context;
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   t.context.answer = ({ url }) => (url === HOOK ? reply.promise : answered(200));
   const ids: string[] = [];
   for (let n = 0; n < 5; n += 1)
@@ -379,7 +383,7 @@ test('a webhook host that an operator blocks gets no webhook until the block is 
 
 test('the reconciler finds a lost webhook while others wait for a slot', async (t) => {
   const { life } = t.context;
-  const reply = Promise.withResolvers<Answer>();
+  const reply = Promise.withResolvers<AttemptResult>();
   t.context.answer = () => reply.promise;
   // With the clock stopped, these deliveries keep waiting for their slots.
   await life.time.freeze();

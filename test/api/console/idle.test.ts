@@ -5,7 +5,7 @@ import { FilePool } from '../../../api/console/file-pool.ts';
 import { CallFailed } from '../../../api/console/session.ts';
 import { closeOrganization } from '../../../db/accounts/closing.ts';
 import { revokeKey } from '../../../db/accounts/keys.ts';
-import { run, transaction } from '../../../db/client.ts';
+import { run, transaction } from '../../../db/connection/client.ts';
 import { createUpload, deleteUpload, MAX_UPLOADS } from '../../../db/uploads/uploads.ts';
 import { fresh } from '../../support/database.ts';
 import {

@@ -2,7 +2,7 @@ import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
 import { issueKey, revokeKey } from '../../../db/accounts/keys.ts';
 import { takePlaces } from '../../../db/accounts/limits.ts';
-import { query } from '../../../db/client.ts';
+import { query } from '../../../db/connection/client.ts';
 import { uploads } from '../../../db/schema.ts';
 import { cutPart } from '../../../db/uploads/parts.ts';
 import { listUploadBatches, listUploads } from '../../../db/uploads/uploads.ts';

@@ -8,7 +8,7 @@ import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { OperatorProblem } from '../../../db/errors.ts';
+import { OperatorProblem } from '../../../db/connection/errors.ts';
 import {
   ensureCertificate,
   type ReceivedDelivery,
@@ -126,6 +126,6 @@ function sender(base: string, ca: string) {
       body: sent,
       blocked: [],
     });
-    return answer.kind === 'answered' ? answer.status : 0;
+    return answer.kind === 'responded' ? answer.status : 0;
   };
 }

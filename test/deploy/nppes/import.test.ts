@@ -2,7 +2,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import test from 'ava';
 import type { Sql } from 'postgres';
-import { openDatabase } from '../../../db/client.ts';
+import { openDatabase } from '../../../db/connection/client.ts';
 import { diagnose } from '../../../db/doctor/doctor.ts';
 import { eraseSubject } from '../../../db/privacy/privacy.ts';
 import { headerLine, type NppesValues, rowLine } from '../../../deploy/local/sample.ts';

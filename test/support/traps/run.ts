@@ -5,7 +5,7 @@ import type { EmailType } from '../../../db/words.ts';
 import { loadConfig } from '../../../deploy/config/config.ts';
 import { importDownload } from '../../../deploy/nppes/importer.ts';
 import { temporaryFolder, withSql } from '../database.ts';
-import { type EnvelopeAnswer, eventually } from '../organization.ts';
+import { type EnvelopeResponse, eventually } from '../organization.ts';
 import { startStack } from '../stack.ts';
 import { addressOf, type Opinion, spelled, type Trap, writeNppes } from './set.ts';
 import { startWorld } from './world.ts';
@@ -91,7 +91,7 @@ export async function springTraps(
   const bulks = Array.from({ length: Math.ceil(npis.length / BULK) }, (_, n) =>
     npis.slice(n * BULK, (n + 1) * BULK),
   );
-  const items = new Map<string, EnvelopeAnswer['data'][number]>();
+  const items = new Map<string, EnvelopeResponse['data'][number]>();
   const batches = await Promise.all(bulks.map((bulk) => client.bulk({ npis: bulk })));
   for (const { json } of batches) {
     const { data } = await eventually(async () => {
@@ -122,7 +122,7 @@ function carefulDecision(trap: Trap, hasVerifier: boolean): Opinion {
 function outcomeOf(
   trap: Trap,
   careful: Opinion,
-  item: EnvelopeAnswer['data'][number] | undefined,
+  item: EnvelopeResponse['data'][number] | undefined,
   reason: string | null,
 ): Outcome {
   const state = String(item?.status);

@@ -5,7 +5,7 @@ import { runInNewContext } from 'node:vm';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import { createUploadActivities } from '../../../activities/upload.ts';
-import { run } from '../../../db/client.ts';
+import { run } from '../../../db/connection/client.ts';
 import { listUploadBatches } from '../../../db/uploads/uploads.ts';
 import { fresh } from '../../support/database.ts';
 import { WORKER_RULES } from '../../support/organization.ts';

@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import test from 'ava';
 import { countActions } from '../../support/histories.ts';
-import { eventually, type SubmitAnswer } from '../../support/organization.ts';
+import { eventually, type SubmitResponse } from '../../support/organization.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
 import {
   createScriptedVendor,
@@ -127,7 +127,8 @@ for (const [title, one] of Object.entries(CASES)) {
     const webhook = mode
       ? { webhook: { url: `${stack.receiver.url}${path}`, mode } }
       : {};
-    const submitted: SubmitAnswer = (await client.bulk({ npis: asked, ...webhook })).json;
+    const submitted: SubmitResponse = (await client.bulk({ npis: asked, ...webhook }))
+      .json;
     await stack.client.workflow.getHandle(submitted.batch_id).result();
     const { webhook: reported } = await eventually(async () => {
       const envelope = await client.completed(submitted.batch_id);

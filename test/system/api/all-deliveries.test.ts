@@ -1,6 +1,6 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { newId } from '../../../db/ids.ts';
+import { newId } from '../../../db/connection/ids.ts';
 import { fresh } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { status } from '../../support/receiver.ts';

@@ -2,8 +2,13 @@ import { mock } from 'node:test';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import type { TransactionSql } from 'postgres';
-import { endOf } from '../../../db/changes.ts';
-import { type Database, openDatabase, query, transaction } from '../../../db/client.ts';
+import { endOf } from '../../../db/connection/changes.ts';
+import {
+  type Database,
+  openDatabase,
+  query,
+  transaction,
+} from '../../../db/connection/client.ts';
 import { fresh, freshDatabase } from '../../support/database.ts';
 import { type Answer, eventually } from '../../support/organization.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';

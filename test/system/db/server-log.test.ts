@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import test from 'ava';
-import { openDatabase, run } from '../../../db/client.ts';
+import { openDatabase, run } from '../../../db/connection/client.ts';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { fresh, withSql } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import postgres from 'postgres';
-import { noteApi } from '../../../db/workers.ts';
+import { noteApi } from '../../../db/operations/workers.ts';
 import { run } from '../../../deploy/local/processes.ts';
 import { freePort, LOOPBACK } from '../../../deploy/ports.ts';
 import {

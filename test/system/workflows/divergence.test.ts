@@ -122,8 +122,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'local activities that became normal activities',
     file: 'options.ts',
-    from: 'export const db = proxyLocalActivities<Activities>({',
-    to: 'export const db = proxyActivities<Activities>({',
+    from: 'export const local = proxyLocalActivities<Activities>({',
+    to: 'export const local = proxyActivities<Activities>({',
     caughtBy: has('MARKER_RECORDED'),
   },
   {
@@ -136,8 +136,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'a refund moved before the vendor calls',
     file: 'lookup.ts',
-    from: '  return await settle(request, plan, await askSources(request, plan));',
-    to: "  await refundCredits({ ...request, reason: 'x' });\n  return await settle(request, plan, await askSources(request, plan));",
+    from: '  return await settle(request, plan, await callSources(request, plan));',
+    to: "  await refundCredits({ ...request, reason: 'x' });\n  return await settle(request, plan, await callSources(request, plan));",
     caughtBy: (one) =>
       of(WORKFLOWS.lookup)(one) &&
       has('ACTIVITY_TASK_COMPLETED')(one) &&

@@ -8,7 +8,7 @@ import { eventNames } from '../../support/histories.ts';
 import { operatorOn } from '../../support/operator.ts';
 import {
   acceptedIds,
-  type EnvelopeAnswer,
+  type EnvelopeResponse,
   eventually,
   RULES,
   submitCommand,
@@ -85,7 +85,7 @@ function isAbout(t: ExecutionContext, ms: number, atLeast: number, atMost: numbe
 }
 
 /** Returns the time from the submit of a batch to its last change. */
-function lasted({ batch }: EnvelopeAnswer): number {
+function lasted({ batch }: EnvelopeResponse): number {
   return Date.parse(batch.updated_at) - Date.parse(batch.created_at);
 }
 

@@ -5,7 +5,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test from 'ava';
-import { OperatorProblem } from '../../../../db/errors.ts';
+import { OperatorProblem } from '../../../../db/connection/errors.ts';
 import { startPostgres } from '../../../../deploy/local/postgres.ts';
 import { poll } from '../../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../../deploy/local/temporal.ts';

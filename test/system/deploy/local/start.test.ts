@@ -22,11 +22,11 @@ import {
 } from '../../../support/database.ts';
 import { WHY } from '../../../support/operator.ts';
 import {
-  type EnvelopeAnswer,
+  type EnvelopeResponse,
   eventually,
   openOrganization,
   RULES,
-  type SubmitAnswer,
+  type SubmitResponse,
   submitCommand,
 } from '../../../support/organization.ts';
 import { endWithThisProcess } from '../../../support/programs.ts';
@@ -143,11 +143,11 @@ async function call<T>(
 
 /** Looks up one NPI through the API. */
 async function lookUp(facts: StackFacts, apiKey: string, npi: string) {
-  const { batch_id: batchId } = await call<SubmitAnswer>(facts, apiKey, '/email', {
+  const { batch_id: batchId } = await call<SubmitResponse>(facts, apiKey, '/email', {
     npi,
   });
   const envelope = await eventually(async () => {
-    const seen = await call<EnvelopeAnswer>(facts, apiKey, `/batch/${batchId}`);
+    const seen = await call<EnvelopeResponse>(facts, apiKey, `/batch/${batchId}`);
     return seen.batch.status === 'completed' ? seen : null;
   });
   return { batchId, found: envelope.data[0] };
@@ -248,13 +248,13 @@ test.serial(
       'BASE=',
       'TEST_KEY=',
       `${curl}TEST_KEY"`,
-    )) as SubmitAnswer;
+    )) as SubmitResponse;
     const email = await eventually(async () => {
       const headers = { authorization: `Bearer ${facts.test_api_key}` };
       const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, {
         headers,
       });
-      return ((await answer.json()) as EnvelopeAnswer).data[0]?.email ?? null;
+      return ((await answer.json()) as EnvelopeResponse).data[0]?.email ?? null;
     });
     t.is(email, 'npi2000000010@clinic.example.com');
     t.true(await isReachable(facts.temporal_ui ?? ''));
@@ -418,7 +418,7 @@ test.serial(
 
     // The operator command finds the stack and its Temporal by itself, and its changes are made
     // there. Doctor skips new batches, so this batch is made older.
-    const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', {
+    const hanging = await call<SubmitResponse>(again, again.api_key, '/email', {
       npi: '2000000101',
     });
     await eventually(async () => {

@@ -2,7 +2,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
 import type { Sql } from 'postgres';
-import { migrate } from '../../../../db/migrate.ts';
+import { migrate } from '../../../../db/operations/migrate.ts';
 import { startPostgres } from '../../../../deploy/local/postgres.ts';
 import { temporaryFolder } from '../../../support/database.ts';
 import {

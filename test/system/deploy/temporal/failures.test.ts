@@ -1,6 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
-import { run } from '../../../../db/client.ts';
+import { run } from '../../../../db/connection/client.ts';
 import { bundleWorkflows } from '../../../../deploy/temporal/workers.ts';
 import { eventually } from '../../../support/organization.ts';
 import { type Stack, startStack } from '../../../support/stack.ts';

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import test from 'ava';
-import { noteStopped, noteWorker } from '../../../../db/workers.ts';
+import { noteStopped, noteWorker } from '../../../../db/operations/workers.ts';
 import { launch } from '../../../../deploy/local/processes.ts';
 import { freePort, LOOPBACK } from '../../../../deploy/ports.ts';
 import { openTestDatabase, testSetting } from '../../../support/database.ts';

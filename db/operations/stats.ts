@@ -6,9 +6,8 @@ import {
   span,
   type Transaction,
   transaction,
-} from './client.ts';
-import { BREAKER } from './lookups/source-stats.ts';
-import type { StatName } from './metrics.ts';
+} from '../connection/client.ts';
+import { BREAKER } from '../lookups/source-stats.ts';
 import {
   creditBalances,
   organizations,
@@ -16,8 +15,9 @@ import {
   USUAL_RATE,
   usedCredits,
   webhookHosts,
-} from './schema.ts';
-import { longestWaitMs } from './webhooks/hosts.ts';
+} from '../schema.ts';
+import { longestWaitMs } from '../webhooks/hosts.ts';
+import type { StatName } from './metrics.ts';
 
 /** A configured source, and how many credits it may cost us per day. Null means no limit. */
 export type ConfiguredSource = readonly [

@@ -1,6 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import { sql } from 'drizzle-orm';
-import { type Database, only, openDatabase, run, transaction } from './client.ts';
+import {
+  type Database,
+  only,
+  openDatabase,
+  run,
+  transaction,
+} from '../connection/client.ts';
 
 /**
  * Marks a database as belonging to the local stack, by creating the table `local_stack`. Simulated

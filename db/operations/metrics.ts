@@ -1,8 +1,8 @@
 import { Counter, Histogram } from '@prometheus-io/client';
-import { isSandbox } from './accounts/organizations.ts';
+import { isSandbox } from '../accounts/organizations.ts';
+import { traced } from '../connection/traces.ts';
+import { EMAIL_TYPES } from '../words.ts';
 import METRICS from './metrics.json' with { type: 'json' };
-import { traced } from './traces.ts';
-import { EMAIL_TYPES } from './words.ts';
 
 // The metrics of this process for Prometheus (deploy/metrics.md). This file is in db/ because all
 // other folders may import db/. Labels are our own terms, routes, and configured ids. They never
@@ -83,7 +83,7 @@ export function countSettled(ended: Ended, wasHeld = true): void {
  * The result of a call to a source. If no connection was made, `cause` says why, with one word of a
  * fixed set.
  */
-interface CallAnswer {
+interface CallResult {
   readonly kind: string;
   readonly why?: string;
   readonly cause?: string;
@@ -94,7 +94,7 @@ interface CallAnswer {
  * Counts and times a call to a source, and records a span. The label `answer` is the result's
  * `why`. Without a `why`, the label is its `verdict`, and without a verdict its `kind`.
  */
-export async function countCall<T extends CallAnswer>(
+export async function countCall<T extends CallResult>(
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',
   source: string,
   call: Promise<T>,
@@ -119,7 +119,7 @@ function labelsOf({
   why,
   cause,
   verdict,
-}: CallAnswer): Readonly<Record<string, string>> {
+}: CallResult): Readonly<Record<string, string>> {
   const answer = why ?? verdict ?? kind;
   if (cause === undefined) return { answer };
   return { answer, cause };

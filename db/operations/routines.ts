@@ -1,8 +1,8 @@
 import { eq } from 'drizzle-orm';
+import { type Database, query, transaction } from '../connection/client.ts';
+import { clockTime } from '../schema/columns.ts';
+import { routines } from '../schema.ts';
 import { type ChangedBy, recordAudit } from './audit.ts';
-import { type Database, query, transaction } from './client.ts';
-import { clockTime } from './schema/columns.ts';
-import { routines } from './schema.ts';
 
 /** Records that a backup has just ended, for `npe_backup_age_seconds`. */
 export async function noteBackup(db: Database, by: ChangedBy): Promise<void> {

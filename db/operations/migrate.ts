@@ -4,12 +4,12 @@ import { sql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/postgres-js';
 import { migrate as runMigrations } from 'drizzle-orm/postgres-js/migrator';
 import postgres, { type Sql } from 'postgres';
-import { type Database, only, requirePatchedDriver, run } from './client.ts';
-import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
-import journal from './migrations/meta/_journal.json' with { type: 'json' };
-import { connect } from './tls.ts';
+import { type Database, only, requirePatchedDriver, run } from '../connection/client.ts';
+import { DatabaseError, OperatorProblem, toDatabaseError } from '../connection/errors.ts';
+import { connect } from '../connection/tls.ts';
+import journal from '../migrations/meta/_journal.json' with { type: 'json' };
 
-const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
+const FOLDER = fileURLToPath(new URL('../migrations', import.meta.url));
 /**
  * The key of the advisory lock that lets only one process migrate at a time. Any constant works, as
  * long as all migrating processes use the same one.

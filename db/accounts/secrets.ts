@@ -1,5 +1,5 @@
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
-import { OperatorProblem } from './errors.ts';
+import { OperatorProblem } from '../connection/errors.ts';
 
 /**
  * An encryption key of 32 bytes. Each encrypted secret starts with the version of the key that

@@ -1,6 +1,11 @@
 import { desc, eq } from 'drizzle-orm';
-import { type Database, query, type Transaction, transaction } from './client.ts';
-import { auditLog } from './schema.ts';
+import {
+  type Database,
+  query,
+  type Transaction,
+  transaction,
+} from '../connection/client.ts';
+import { auditLog } from '../schema.ts';
 
 /**
  * The operator who makes a change or reads secret or personal data, and the reason. `actor` has 1

@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run } from './client.ts';
-import { DatabaseError } from './errors.ts';
+import { type Database, run } from '../connection/client.ts';
+import { DatabaseError } from '../connection/errors.ts';
 import type { Stat } from './stats.ts';
 
 // The health of the PostgreSQL server, and the age of what operators do regularly. All of it is

@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { and, count, desc, eq, isNull, not, sql } from 'drizzle-orm';
-import { type Database, isAhead, query, run } from './client.ts';
-import { clockTime } from './schema/columns.ts';
-import { workers } from './schema.ts';
+import { type Database, isAhead, query, run } from '../connection/client.ts';
+import { clockTime } from '../schema/columns.ts';
+import { workers } from '../schema.ts';
 
 // Records which worker and API processes are running. All times are from PostgreSQL's clock.
 

@@ -8,9 +8,9 @@ import {
 import { PgDialect } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
+import type { SecretKey } from '../accounts/secrets.ts';
 import { CommitCheck } from './commit-check.ts';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
-import type { SecretKey } from './secrets.ts';
 import { connect } from './tls.ts';
 
 export type Transaction = Parameters<Parameters<PostgresJsDatabase['transaction']>[0]>[0];
