@@ -113,7 +113,8 @@ async function converse(
     case 'over':
       return resultOf(next);
     case 'check':
-      // A process may have died between recording and checking the addresses.
+      // The response is recorded, but its addresses may wait for a check, because a process died or
+      // no verifier was available.
       return await inTurn(deps.db, next.turn, () => check(deps, conversation, next));
     case 'ask':
       return await inTurn(deps.db, next.turn, () => call(deps, conversation, next));

@@ -104,7 +104,7 @@ async function takeTurn(
 type Outcome = { readonly email: string } & (
   | { readonly kind: 'valid'; readonly isBest: boolean }
   | { readonly kind: 'rejected' }
-  /** It has not the requested type, so it was not checked. */
+  /** It does not have the requested type, so it was not checked. */
   | { readonly kind: 'unwanted' }
   | { readonly kind: 'greylisted' }
   /** Its check ended without a verdict and is not repeated. */

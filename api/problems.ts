@@ -158,11 +158,11 @@ export function registerErrors(server: Server, site: Site, log: Logger): void {
     if (route.settings.tags?.includes(CONSOLE)) return h.continue;
     const { status, body, headers } = toApiError(response, request, log);
     request.app.refusal = 'code' in body ? String(body.code) : 'invalid';
-    const reply = h.response(errorText(body, site)).code(status);
-    if (status === 422) reply.type('application/json').charset('utf-8');
-    else reply.type('application/problem+json').charset('');
-    for (const [name, value] of Object.entries(headers)) reply.header(name, value);
-    return reply;
+    const shown = h.response(errorText(body, site)).code(status);
+    if (status === 422) shown.type('application/json').charset('utf-8');
+    else shown.type('application/problem+json').charset('');
+    for (const [name, value] of Object.entries(headers)) shown.header(name, value);
+    return shown;
   });
 }
 

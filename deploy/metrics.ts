@@ -96,7 +96,7 @@ export async function serveMetrics(
   if (!register.getSingleMetric('process_start_time_seconds')) collectDefaultMetrics();
   setBuild('');
   const checks = new Map(Object.entries(health));
-  const reply = async (path: string): Promise<Reply> => {
+  const responseTo = async (path: string): Promise<Reply> => {
     if (path === '/metrics') {
       setPool(pool);
       await setReady(readiness);
@@ -112,7 +112,7 @@ export async function serveMetrics(
   };
   const server = createServer(async ({ url = '' }, response) => {
     const path = url.replace(/\?.*/, '');
-    const [status, contentType, body] = await reply(path).catch(() => FAILED);
+    const [status, contentType, body] = await responseTo(path).catch(() => FAILED);
     response.writeHead(status, { 'content-type': contentType }).end(body);
   });
   server.maxConnections = 100;

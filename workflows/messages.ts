@@ -117,7 +117,7 @@ export const MEANING = {
   found: 'final',
   stored: 'final',
   settled: 'final',
-  // The person asked the vendor not to process their data.
+  // The person objected at the vendor, or the NPI must no longer be looked up (`refusal_of`).
   blocked: 'final',
   miss: 'definitive',
   skip: 'definitive',

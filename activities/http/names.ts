@@ -222,13 +222,13 @@ async function findAddresses(
   channel: Resolver,
   name: string,
 ): Promise<Passing<readonly LookupAddress[] | Error>> {
-  const settled = await Promise.allSettled([
+  const both = await Promise.allSettled([
     channel.resolve4(name, { ttl: true }),
     channel.resolve6(name, { ttl: true }),
   ]);
   const records: RecordWithTtl[] = [];
   const errors: NodeJS.ErrnoException[] = [];
-  for (const one of settled) {
+  for (const one of both) {
     if (one.status === 'fulfilled') records.push(...one.value);
     else errors.push(one.reason);
   }

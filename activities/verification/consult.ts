@@ -23,7 +23,7 @@ import type {
 } from './verifiers/verifier.ts';
 
 /**
- * No verifier can readVerdict the address now. `afterMs` is null if we do not know when a verifier can be
+ * No verifier can judge the address now. `afterMs` is null if we do not know when a verifier can be
  * called again.
  */
 type NotNow = Readonly<{
@@ -45,7 +45,7 @@ type NotNow = Readonly<{
  * - `word`: a verifier judged the address, or the verdict is `unknown` because no verifier could
  *   decide. If some verifiers could not be called, `away` has the shortest wait for one of them
  * - `greylisted`: no verifier judged, and the mail server asked one of them to retry
- * - `transient`: no verifier judged, and one that might readVerdict could not respond now
+ * - `transient`: no verifier judged, and one that might judge could not respond now
  * @throws every error that a verifier's `check` throws
  */
 export async function consult(

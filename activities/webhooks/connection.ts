@@ -264,9 +264,9 @@ async function openTunnel(
   );
   outgoing.on('error', ignore);
   outgoing.end();
-  let established: unknown[];
+  let connected: unknown[];
   try {
-    established = await once(outgoing, 'connect', { signal });
+    connected = await once(outgoing, 'connect', { signal });
   } catch {
     if (!reached) {
       throw new ProxyUnavailable(
@@ -277,11 +277,7 @@ async function openTunnel(
     // `timeout_total` instead of this reason.
     throw new AttemptFailure('proxy');
   }
-  const [response, socket, head] = established as [
-    { statusCode?: number },
-    Socket,
-    Buffer,
-  ];
+  const [response, socket, head] = connected as [{ statusCode?: number }, Socket, Buffer];
   const { statusCode: status = 0 } = response;
   if (status < 200 || status > 299) {
     socket.destroy();

@@ -74,9 +74,8 @@ const EXCERPT_BYTES = 1024;
 
 /**
  * Creates the function that sends one HTTPS POST to a URL chosen by a customer (DECISIONS.md,
- * Webhooks, transport and target). It follows no redirects and reuses no connections, because
- * either could reach an unchecked host. A receiver's behavior always results in an `AttemptResult`, never
- * in an error.
+ * Webhooks, target). It follows no redirects and reuses no connections, because either could reach
+ * an unchecked host. A receiver's behavior always results in an `AttemptResult`, never in an error.
  * @throws {NotAttempted} from the created function
  */
 export function createPost(

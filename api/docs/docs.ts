@@ -78,18 +78,18 @@ function serve(
   content: string | Buffer,
   policy = POLICY,
 ): void {
-  const serve = published(type, content);
+  const file = published(type, content);
   server.route({
     method: 'GET',
     path,
     options: { auth: false },
-    handler: (request, h) => serve(request, h).header('content-security-policy', policy),
+    handler: (request, h) => file(request, h).header('content-security-policy', policy),
   });
 }
 
 /** Registers the 404 below `/docs`: a page for browsers, and the usual problem for programs. */
 function serveMissing(server: Server, entries: readonly Entry[]): void {
-  const serve = published('text/html', missingPage(entries));
+  const file = published('text/html', missingPage(entries));
   server.route({
     method: 'GET',
     path: '/docs/{any*}',
@@ -99,7 +99,7 @@ function serveMissing(server: Server, entries: readonly Entry[]): void {
       if (!accepted.includes('text/html')) throw problem('not_found');
       // A cached copy could go to a program that expects JSON, or hide a page that a later release
       // adds.
-      const page = serve(request, h).code(404).header('cache-control', 'no-store');
+      const page = file(request, h).code(404).header('cache-control', 'no-store');
       return page.header('content-security-policy', POLICY);
     },
   });

@@ -41,11 +41,11 @@ export function referencePage(entries: readonly Entry[]): string {
  * script, and all of them accept gzip.
  */
 export function scalarScript(): ServerRoute {
-  const serve = publishedFile('text/javascript', readBuilt(SCALAR));
+  const file = publishedFile('text/javascript', readBuilt(SCALAR));
   return {
     method: 'GET',
     path: '/docs/scalar.js',
     options: { auth: false },
-    handler: (request, h) => serve(request, h).compressed('gzip'),
+    handler: (request, h) => file(request, h).compressed('gzip'),
   };
 }

@@ -42,17 +42,17 @@ async function poll(
   const [id = ''] = Object.values(asked);
   const wait = preferredWait(request);
   if (wait) await waitForNews(request, id, subject, wait, db, changes);
-  const reply = (response: ResponseObject, state: EnvelopeState) => {
+  const withHeaders = (response: ResponseObject, state: EnvelopeState) => {
     applied(response.header('etag', `"${etagOf(state)}"`), wait);
     return state.isFinal ? response : response.header('retry-after', retryAfter(state));
   };
   const known: unknown = request.headers['if-none-match'];
   if (known !== undefined) {
     const state = await readInTurn(request, () => readState(db, subject));
-    if (matches(known, etagOf(state))) return reply(h.response().code(304), state);
+    if (matches(known, etagOf(state))) return withHeaders(h.response().code(304), state);
   }
   const envelope = await readInTurn(request, () => readEnvelope(db, subject));
-  return reply(
+  return withHeaders(
     h.response(envelopeText(envelope, 'poll')).type('application/json'),
     envelope,
   );

@@ -67,7 +67,7 @@ export interface DatabaseOptions {
 /**
  * PostgreSQL cancels a statement after 10 s, before the client's deadline of 12 s. So a call fails
  * with `client_deadline` only if several statements together were slow, or if the connection is
- * dead. With a longer deadline, PostgreSQL also waits until 2 s before it.
+ * dead. With a longer deadline, PostgreSQL cancels a statement 2 s before it.
  */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;

@@ -10,7 +10,7 @@ const CURSOR_IDLE_MS = 60_000;
  * before it fetches more. It keeps a connection until its end, so callers limit how many of these
  * reads run, and for how long. PostgreSQL ends one that waits longer than `CURSOR_IDLE_MS`.
  *
- * These are statements, not a cursor of postgres.js. If that fails while its rows are being used, its
+ * These are statements, not a cursor of postgres.js. If such a cursor fails while its rows are used, its
  * iterator ends without the error, and its callback fetches from a connection that may already serve
  * another call. FETCH has no parameters, so the driver does not prepare it, and reads the columns of
  * each cursor again.

@@ -19,8 +19,8 @@ import {
 import { epochMs } from './sources.ts';
 import type { Turn } from './turns.ts';
 
-// A candidate is an address that a lookup must check: a source named it, or it was known when the
-// lookup began. The worker with the lookup's turn checks one candidate after the other. The verdict
+// A candidate is an address that a lookup must check: a source named it, or it was known when a
+// request joined the lookup. The worker with the lookup's turn checks one candidate after the other. The verdict
 // goes into the candidate's row and, if the address may be kept, into the directory. The result of
 // every check is kept as evidence in email_checks.
 //
@@ -54,7 +54,7 @@ export interface NamedCandidates {
   readonly npi: string;
   /**
    * Null if the response is about the requested person, otherwise the reason why it is not. Such a
-   * response is recorded as evidence, but its addresses are no candidates.
+   * response is recorded as evidence, but its addresses do not become candidates.
    */
   readonly mismatch: string | null;
   /** False if the source's license lets us return an address to a client but not keep it. */
@@ -130,7 +130,7 @@ async function nameCandidates(tx: Transaction, named: RecordedCandidates): Promi
           on fresh.npi = s.npi and fresh.email = s.email and fresh.verdict = 'valid'
          and fresh.last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
        cross join lateral (
-         -- Of the claims of two sources, the one with the newer date counts.
+         -- If two sources named the address, the claim with the newer date counts.
          select ${source} as source, n."vendorType", n.verdict, n."validatedAt" as at,
                 n."isCurrent", n.confidence
          union all
@@ -227,6 +227,7 @@ interface KnownAddresses extends Pick<Candidate, 'npi' | 'lookupId'> {
  *
  * - valid addresses of the directory that are no longer fresh
  * - addresses that an operator imported and that were never checked
+ * - addresses whose rejection was undone (`forgetChecks`)
  * - addresses that name servers or a verifier rejected more than a day ago. An address that only our
  *   own rules or its source rejected is left out. If the retention job has deleted the evidence, the
  *   reason is unknown, and the address is copied
@@ -367,7 +368,7 @@ type NextRow = Omit<CandidateToCheck, 'email'> &
  * @param search.isDeadline true to check even before the end of a mail server's pause
  * @param search.greylistMs the longest such pause
  * @param search.turnMs the longest duration of the check
- * @returns null if the turn is over
+ * @returns null if another request has taken the turn
  */
 export async function nextCandidate(
   db: Database,

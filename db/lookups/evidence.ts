@@ -27,8 +27,8 @@ import {
   vendorAttempts,
 } from '../schema.ts';
 
-// Reads why requests about an NPI got their results: the lookups, vendor calls, checks, and stored
-// addresses. The result contains email addresses. The caller decides which parts to show.
+// Reads why requests about an NPI got their results: the lookups, vendor calls, checks, waiting
+// candidates, and stored addresses. The result contains email addresses. The caller decides which parts to show.
 
 /**
  * The maximum number of requests that are returned for an NPI. If there are more, the newest are
@@ -52,7 +52,7 @@ export interface EvidenceAttempt extends Readonly<typeof vendorAttempts.$inferSe
 export type EvidenceCheck = typeof emailChecks.$inferSelect;
 export type EvidenceSlot = typeof sourceSlots.$inferSelect;
 export type Evidence = Awaited<ReturnType<typeof readEvidence>>;
-/** A lookup with all its vendor attempts, checks, and waiting addresses, or a request that needed no lookup. */
+/** A lookup with its vendor attempts, checks, and candidates, or a request that needed no lookup. */
 export type Chapter = Evidence['chapters'][number];
 
 const {

@@ -198,7 +198,7 @@ async function removeChecks(
     ), doubted as (
       select distinct npi, email from rejections
     ), waiting as (
-      -- The candidates of open lookups wait for a check again.
+      -- Rejected candidates wait for a check again.
       update candidates c
          set verdict = null, email_type = null, reason = null, validated_at = null
         from doubted

@@ -79,7 +79,7 @@ export async function isOfAnother(
   email: string,
   npi: string,
 ): Promise<boolean> {
-  const [row] = await run<{ held: boolean }>(db)`
+  const [row] = await run<{ isKnown: boolean }>(db)`
     select exists (
       select from stored_emails
        where email = ${email} and npi <> ${npi} and verdict <> 'invalid'
@@ -87,6 +87,6 @@ export async function isOfAnother(
       select from candidates
        where email = ${email}
          and npi <> ${npi}
-         and coalesce(verdict, claimed_verdict) <> 'invalid') as held`;
-  return row?.held === true;
+         and coalesce(verdict, claimed_verdict) <> 'invalid') as "isKnown"`;
+  return row?.isKnown === true;
 }

@@ -44,7 +44,7 @@ export interface StepState {
   readonly orphanOf: string | null;
   /** The turn, if the step needs it and it was free. The caller must give it back. */
   readonly turn: Turn | null;
-  /** The time until the turn of another request ends. Null if the turn was free. */
+  /** The time until the current turn ends. Null if it was free, or if the step needs none. */
   readonly turnMs: number | null;
 }
 

@@ -72,7 +72,7 @@ const MARGIN_MS = 5000;
 /** The reason of a wait for the turn. */
 export const SHARED = 'shared_lookup';
 
-/** Returns the wait for the turn of another request. */
+/** Returns the wait for the current turn, which may be an earlier one of the same request. */
 export function waitForTurn({ turnMs }: StepState): Extract<NextStep, { kind: 'wait' }> {
   return {
     kind: 'wait',

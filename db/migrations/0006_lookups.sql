@@ -1,5 +1,5 @@
--- Functions that decide whether a vendor or another source may be called now, and that close
--- lookups.
+-- Functions that decide whether a vendor or another source may be called now, that begin
+-- the steps of lookups, and that close them.
 
 -- Leaves half of each page free for updates, as for rate_windows (0002_accounts.sql).
 alter table source_rates set (fillfactor = 50);
@@ -225,11 +225,11 @@ $$;
 -- ends with the function.
 --
 -- A turn is over at turn_until, even if its worker did not give it back. A retry of the same request
--- waits for that too, because the former call may still run. A turn can't end later than `longest`
--- from now. If it does, the clock was set back since it was taken, and it ends after `longest`.
+-- waits for that too, because the former call may still run. No turn is longer than `longest`. If
+-- one ends later, the clock was set back, and it ends after `longest`.
 --
 -- until: the end of the turn that was taken; null if none was needed or none was free. free_in: the
--- time until another request's turn is over. The rest is null without an attempt at the vendor: n,
+-- time until the current turn is over, which may be an earlier one of this request. The rest is null without an attempt at the vendor: n,
 -- state, and reason of the last one, the number of lost ones, and the time until the next poll.
 -- orphan_of: an earlier lookup of the same NPI and type whose job at the vendor was not finished.
 create function begin_step(
@@ -288,7 +288,7 @@ end $$;
 -- requests is completed or not_found, or if none of the lookup's requests is open any more. The
 -- function also marks the vendor calls that found an address which a client received, and deletes
 -- the slots that the requests were waiting for. If a professional address was looked for in vain, it
--- dates that at the personal ones. It runs at the end of the settling transaction, so that the lookups
+-- stores the time in the person's personal addresses (professional_sought_at). It runs at the end of the settling transaction, so that the lookups
 -- are locked last.
 --
 -- The settings force one generic plan that uses only indexes. Without them, PostgreSQL estimates

@@ -82,7 +82,7 @@ async function cancelPage(
 ): Promise<number> {
   return await transaction(db, async (tx) => {
     await balanceLock(tx, organizationId);
-    // Locks in the order of joinLookups, which may hold some of these rows for a moment.
+    // Locks in the order of `joinLookup`, which may hold some of these rows for a moment.
     const page = await tx
       .select({ id: requests.id })
       .from(requests)

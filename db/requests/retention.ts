@@ -113,7 +113,7 @@ function endedCandidates(): SQL {
     select`;
 }
 
-/** Deletes candidates that no lookup has checked for a long time. */
+/** Deletes candidates older than `ageMs`. Nearly all of these were never checked. */
 function uncheckedCandidates(ageMs: number): SQL {
   return sql`
     delete from candidates

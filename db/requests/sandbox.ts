@@ -11,7 +11,7 @@ import type { EmailType, RequestedType, TestOutcome } from '../words.ts';
 import type { KnownEmail } from './entitlements.ts';
 
 /**
- * Marks a sandbox request as `in-progress`, as `joinLookups` does with other requests. Safe to
+ * Marks a sandbox request as `in-progress`, as `joinLookup` does with other requests. Safe to
  * repeat.
  * @returns the requested type and the test outcome; null if the request is already final
  */

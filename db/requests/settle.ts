@@ -42,7 +42,7 @@ export interface Settlement extends Ended {
  * waits for the other's lock and then finds the request final.
  *
  * If the result arrives after the deadline, the request fails. The addresses that the lookup found
- * stay in the directory for the next request (DECISIONS.md, Requests and batches).
+ * stay stored for the next request (DECISIONS.md, Requests and batches).
  * @param reason the reason for a missing email, for operators; not recorded if there is an email. Null
  * if an email was found. If it is gone again, it was erased or suppressed since then
  * @throws {Refusal} `request_missing` for an unknown id
@@ -90,8 +90,8 @@ export async function settleIn(
 }
 
 /**
- * Locks the organization's balance and then the request, and reads the time. Settlements and submits lock in the order
- * balance, request, entitlement, lookup, so that they cannot deadlock.
+ * Locks the organization's balance and then the request, and reads the time. Settlements and
+ * submits lock in the order balance, request, entitlement, lookup, so that they cannot deadlock.
  * @throws {Refusal} `request_missing` for an unknown id
  */
 async function lockRequest(

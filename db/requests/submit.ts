@@ -422,7 +422,8 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
  * second statement would prolong that by a round trip. Requests and deliveries are passed as one
  * JSON array each, so that the text does not depend on their number and can be prepared.
  *
- * A bulk is admitted if workers have planned nearly all earlier requests of the organization.
+ * A bulk is admitted if workers have planned nearly all earlier requests of the organization, and
+ * all of them for a test key.
  * Otherwise it waits for `admitWaiting`. The rate limit bounds single submits, so they never wait.
  * @returns true if the workflow of the batch may start now
  */

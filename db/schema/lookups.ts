@@ -201,8 +201,8 @@ export const sourcePrices = pgTable(
 );
 
 /**
- * The addresses that a lookup must check or has checked. Sources named them, or the lookup copied
- * them when it began, because we knew them already.
+ * The addresses that a lookup must check or has checked. Sources named them, or they were
+ * copied when a request joined the lookup, because we knew them already.
  */
 export const candidates = pgTable(
   'candidates',
@@ -286,7 +286,7 @@ export const storedEmails = pgTable(
     emailType: text('email_type').$type<words.EmailType>(),
     /**
      * Our newest verdict. `unknown` with the reason `imported` or `forgotten` means that the next
-     * lookup checks the address. Type and date are then those of the import.
+     * lookup checks the address. With `imported`, type and date are those of the import.
      */
     verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
     reason: text('reason'),
@@ -296,7 +296,7 @@ export const storedEmails = pgTable(
     repeatsInput: boolean('repeats_input').notNull().default(false),
     /**
      * When a request for `any` or `professional` last ended after all its sources were asked. A
-     * personal address is returned to requests for `any` only if this is recent.
+     * personal address completes a request for `any` without a lookup only if this is recent.
      */
     professionalSoughtAt: time('professional_sought_at'),
     firstSeenAt: time('first_seen_at').notNull().default(clockTime),

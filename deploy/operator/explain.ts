@@ -201,7 +201,7 @@ function linksOf({ lookup, requests }: Chapter): string[] {
 }
 
 function headingOf({ lookup, requests }: Chapter): string {
-  if (!lookup) return `REQUEST ${requests[0]?.id}, answered without a lookup`;
+  if (!lookup) return `REQUEST ${requests[0]?.id}, completed without a lookup`;
   const others = lookup.requestCount - requests.length;
   if (others <= 0) return `LOOKUP ${lookup.id}`;
   return `LOOKUP ${lookup.id}, shared with ${counted(others, 'more request')}`;

@@ -34,8 +34,8 @@ function post(url: string, callMs = 30_000) {
   return jsonApi(url, {}, callMs)({ path: '', json: {} }, NEVER, asItCame);
 }
 
-function asItCame(answer: HttpResponse) {
-  return { kind: 'answer', ...answer } as const;
+function asItCame(response: HttpResponse) {
+  return { kind: 'response', ...response } as const;
 }
 
 /** Starts a server that listens until the test ends, and returns its port. */
@@ -113,7 +113,7 @@ test('a vendor call counts as possibly charged if its reused connection is reset
   });
   let answer = await get(url);
   // fetch opens a second connection if the first one is not idle yet.
-  for (let n = 0; n < 50 && answer.kind === 'answer'; n += 1) answer = await get(url);
+  for (let n = 0; n < 50 && answer.kind === 'response'; n += 1) answer = await get(url);
   t.deepEqual(answer, UNANSWERED);
 });
 

@@ -308,7 +308,7 @@ test('an erasure between any two statements of a lookup leaves nothing to return
     emailType: 'professional',
     validatedAt: new Date(),
   } as const;
-  const statements = ['claim', 'name', 'next', 'undecided', 'verdict', 'recheck', 'copy'];
+  const statements = ['begin', 'name', 'next', 'undecided', 'verdict', 'recheck', 'copy'];
   for (const [n, erased] of statements.entries()) {
     const npi = withCheckDigit(110_000_000 + n);
     const email = `gone${n}@clinic.example`;

@@ -197,7 +197,7 @@ const WAITS = {
     return async (t) => {
       t.is(first.kind, 'ask');
       t.like(await vendorCall(requestId, 'dead'), { kind: 'wait', why: 'shared_lookup' });
-      // The longest turn of any vendor. The end of this one says nothing any more.
+      // The stored end is too far ahead, so the longest turn of any vendor counts.
       await life.time.advance(210 * SECOND);
       t.is((await vendorCall(requestId, 'dead')).kind, 'ask');
     };

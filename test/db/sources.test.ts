@@ -218,7 +218,7 @@ test('a call that was lost with its worker is repeated once, after its turn is o
   t.like(await mine(), TAKEN);
   await endTurn();
   t.like(await mine(), { kind: 'over', state: 'lost' });
-  t.like(await others(), { kind: 'over', state: 'lost' }, 'nobody keeps the turn');
+  t.like(await others(), { kind: 'over', state: 'lost' }, 'the turn is free again');
 });
 
 test('a worker that lost its turn cannot give back or renew the turn of another', async (t) => {

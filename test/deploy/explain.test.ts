@@ -219,7 +219,7 @@ test('explain shows all requests for an NPI, grouped by lookup', async (t) => {
   t.regex(story, new RegExp(`^LOOKUP ${lookupId}$`, 'm'));
   t.regex(
     story,
-    new RegExp(`^REQUEST ${requestIds[1]}, answered without a lookup$`, 'm'),
+    new RegExp(`^REQUEST ${requestIds[1]}, completed without a lookup$`, 'm'),
   );
   t.regex(story, new RegExp(`${requestIds[1]} completed with .*free replay$`, 'm'));
   t.regex(story, /^CHECKED AGAIN WITHOUT A REQUEST$/m);

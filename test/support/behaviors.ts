@@ -5,14 +5,14 @@ import type { Behavior } from './receiver.ts';
 // Misbehaviors of receivers, apart from statuses.
 
 /** A behavior that needs only the response. */
-type Responding = (response: ServerResponse) => void;
+type ResponseBehavior = (response: ServerResponse) => void;
 
 const DRIP_MS = 20;
 const MIB = 1024 * 1024;
 const FLOOD_MIB = 100;
 
 /** Never responds and never closes the connection. */
-export const silence: Responding = () => {};
+export const silence: ResponseBehavior = () => {};
 
 /** Closes the connection with a TCP reset, without a response. */
 export const reset: Behavior = (_response, tcp) => {
@@ -20,24 +20,24 @@ export const reset: Behavior = (_response, tcp) => {
 };
 
 /** Closes the connection in good order, without a response. */
-export const hangUp: Responding = (response) => {
+export const hangUp: ResponseBehavior = (response) => {
   response.socket?.end();
 };
 
 /** Sends a header line every few milliseconds, without an end. */
-export const headerDrip: Responding = (response) => {
+export const headerDrip: ResponseBehavior = (response) => {
   response.socket?.write('HTTP/1.1 200 OK\r\n');
   drip(response, () => response.socket?.write('x: 1\r\n'));
 };
 
 /** Sends a response whose body never ends and arrives byte by byte. */
-export const bodyDrip: Responding = (response) => {
+export const bodyDrip: ResponseBehavior = (response) => {
   response.writeHead(200);
   drip(response, () => response.write('.'));
 };
 
 /** Sends 100 MB, as fast as the client reads them. */
-export const flood: Responding = (response) => {
+export const flood: ResponseBehavior = (response) => {
   response.writeHead(200, { 'content-length': FLOOD_MIB * MIB });
   const chunk = Buffer.alloc(MIB);
   let left = FLOOD_MIB;
@@ -55,7 +55,7 @@ export const flood: Responding = (response) => {
 };
 
 /** Sends 100 MB that gzip has compressed to 100 KB, although the client did not ask for it. */
-export const gzipBomb: Responding = (response) => {
+export const gzipBomb: ResponseBehavior = (response) => {
   response
     .writeHead(200, { 'content-encoding': 'gzip' })
     .end(gzipSync(Buffer.alloc(FLOOD_MIB * MIB)));

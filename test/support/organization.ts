@@ -143,10 +143,10 @@ export function acceptedIds(outcome: SubmitOutcome): {
   requestIds: string[];
 } {
   if (outcome.kind !== 'accepted') throw new Error(`the submit was ${outcome.kind}`);
-  const answer = JSON.parse(outcome.response) as SubmitResponse;
+  const response = JSON.parse(outcome.response) as SubmitResponse;
   return {
-    batchId: answer.batch_id,
-    requestIds: answer.requests.map((one) => one.request_id),
+    batchId: response.batch_id,
+    requestIds: response.requests.map((one) => one.request_id),
   };
 }
 

@@ -202,7 +202,7 @@ for (const [n, [by, kind, reason]] of [
   );
 }
 
-for (const [n, [about, hours, kind, reason, isQueued]] of (
+for (const [n, [about, hours, kind, reason, isCopied]] of (
   [
     ['rejected by name servers 25 hours ago is checked', 25, 'local', 'nxdomain', true],
     [
@@ -223,7 +223,7 @@ for (const [n, [about, hours, kind, reason, isQueued]] of (
     await stack.db.drizzle.execute(sql`
       insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
     const waits = await copyIn(lookup);
-    t.is(waits, isQueued);
+    t.is(waits, isCopied);
   });
 }
 

@@ -23,7 +23,7 @@ export type MailboxReason =
 
 /**
  * A verifier's result for one address.
- * - `judgment`: a judgment
+ * - `judgment`: the verifier's verdict about the mailbox
  * - `greylisted`: the mail server asked to retry; a later request may succeed
  * - `working`: the verifier has not finished; repeating the request later is not charged again
  * - `retry`, `fatal`: no response, for the same reasons as with a vendor

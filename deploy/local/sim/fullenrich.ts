@@ -7,9 +7,9 @@ import {
   type Memory,
   ok,
   type Question,
-  type ResponseOf,
   type SimResponse,
   type Source,
+  type SubjectResponse,
   textOf,
 } from './wire.ts';
 
@@ -73,7 +73,7 @@ function submit(finding: Finding, { body }: Question, memory: Memory): SimRespon
   return ok({ enrichment_id: id });
 }
 
-function poll({ id }: Question, { jobs }: Memory): ResponseOf {
+function poll({ id }: Question, { jobs }: Memory): SubjectResponse {
   const job = jobs.get(id);
   if (job) return [id, job()];
   return [id, problem(404, 'error.enrichment.not_found', 'Enrichment ID not found')];

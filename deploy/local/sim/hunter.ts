@@ -53,7 +53,7 @@ function find({ query }: Question): Finding | SimResponse {
 
 function result(finding: Finding, _question: Question, memory: Memory): SimResponse {
   const { subject, person, workEmail, known } = finding;
-  const found = ok({
+  const response = ok({
     data: {
       first_name: person.first,
       last_name: person.last,
@@ -65,8 +65,8 @@ function result(finding: Finding, _question: Question, memory: Memory): SimRespo
       },
     },
   });
-  if (known === 'slow') return memory.inTurn(subject, [RUNNING, RUNNING], found);
-  return found;
+  if (known === 'slow') return memory.inTurn(subject, [RUNNING, RUNNING], response);
+  return response;
 }
 
 function problem(code: number, id: string, details: string): SimResponse {

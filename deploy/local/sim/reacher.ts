@@ -10,8 +10,8 @@ import {
   type Memory,
   ok,
   type Question,
-  type ResponseOf,
   type Source,
+  type SubjectResponse,
   textOf,
 } from './wire.ts';
 
@@ -77,7 +77,7 @@ export const reacher: Source = {
   routes: { 'POST /v1/check_email': check },
 };
 
-function check({ body }: Question, memory: Memory): ResponseOf {
+function check({ body }: Question, memory: Memory): SubjectResponse {
   const email = textOf(body.to_email) ?? '';
   const mailbox = mailboxNow(email, memory);
   const [isReachable, smtp] = MAILBOXES[mailbox];

@@ -5,9 +5,9 @@ import {
   type Memory,
   ok,
   type Question,
-  type ResponseOf,
   type SimResponse,
   type Source,
+  type SubjectResponse,
 } from './wire.ts';
 
 const POLL_SECONDS = 3;
@@ -67,7 +67,7 @@ function lookUp(finding: Finding, _question: Question, memory: Memory): SimRespo
   return job();
 }
 
-function checkStatus({ query }: Question, { jobs }: Memory): ResponseOf {
+function checkStatus({ query }: Question, { jobs }: Memory): SubjectResponse {
   const ids = query.get('ids') ?? '';
   const profiles = [];
   for (const id of ids.split(',')) {

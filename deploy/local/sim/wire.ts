@@ -17,7 +17,7 @@ export interface Source {
   readonly routes: Readonly<Record<string, Route>>;
 }
 
-export type Route = (question: Question, memory: Memory) => ResponseOf;
+export type Route = (question: Question, memory: Memory) => SubjectResponse;
 
 /** A request to a source. */
 export interface Question {
@@ -45,7 +45,7 @@ export function ok(body: unknown): SimResponse {
  * The subject of a request and the response. The subject is empty if the request can't be read.
  * `hang` means that the source never responds.
  */
-export type ResponseOf = readonly [subject: string, reply: SimResponse | 'hang'];
+export type SubjectResponse = readonly [subject: string, response: SimResponse | 'hang'];
 
 /** The state of a simulated source. */
 export type Memory = ReturnType<typeof createMemory>;
