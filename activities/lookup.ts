@@ -4,6 +4,7 @@ import type { Database } from '../db/connection/client.ts';
 import { copyKnown } from '../db/lookups/candidates.ts';
 import { joinLookup } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
+import { CHECK_MS } from '../db/lookups/turns.ts';
 import { recordSkipped, type SkippedVendor } from '../db/lookups/vendor-attempts.ts';
 import { countCall } from '../db/operations/metrics.ts';
 import { hasNpiCheckDigit } from '../db/providers/npi.ts';
@@ -37,8 +38,11 @@ export type LookupDeps = SettleDeps &
   };
 
 export const REGISTRY = 'registry';
-/** The longest time that a lookup checks known addresses before it calls its first vendor. */
-const KNOWN_MS = 2 * 60_000;
+/**
+ * The longest time that a lookup checks known addresses before it calls its first vendor. If the
+ * worker is killed, the turn must first end, and a check then still has a minute.
+ */
+const KNOWN_MS = CHECK_MS + 60_000;
 
 /**
  * The reason for skipping a vendor that recently found nothing for this NPI. If all vendors are

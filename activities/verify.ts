@@ -2,11 +2,13 @@ import { Context } from '@temporalio/activity';
 import type { ApplicationFailure } from '@temporalio/common';
 import {
   type CandidateToCheck,
+  type NextCandidate,
   nextCandidate,
   recordUndecided,
   recordVerdict,
 } from '../db/lookups/candidates.ts';
-import { beginStep, inTurn, type Turn } from '../db/lookups/turns.ts';
+import { joinLookup } from '../db/lookups/lookups.ts';
+import { beginStep, CHECK_MS, inTurn, type Turn } from '../db/lookups/turns.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import { SHARED, waitForTurn } from '../db/lookups/vendor-steps.ts';
 import type { RequestedType } from '../db/words.ts';
@@ -50,11 +52,6 @@ type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules
 type CheckDeps = Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>;
 
 /**
- * The longest check of an address. It normally takes less time, because each verifier responds
- * within 90 s.
- */
-const CHECK_MS = 120_000;
-/**
  * If a name server still does not respond this long after the lookup learned of an address, we stop
  * waiting for it.
  */
@@ -81,14 +78,20 @@ export function createVerifyActivities(deps: VerifyDeps) {
 /** Checks the addresses as soon as the request has the lookup's turn. */
 async function takeTurn(
   deps: CheckDeps,
-  { requestId, npi, requestedType, patience }: VerifyInput,
+  lookup: VerifyInput,
   signal: AbortSignal,
 ): Promise<VendorResult> {
   const { db, rules } = deps;
+  const { requestId, npi, requestedType, patience } = lookup;
   const { freshnessMs } = rules;
   const step = { requestId, vendor: null, turnMs: CHECK_MS, freshnessMs };
   const state = await beginStep(db, step);
   if (state.isSettled) return { kind: 'settled', reason: null };
+  if (state.lookupId === null) {
+    // PostgreSQL has lost the lookup, for example in a restore.
+    await joinLookup(db, requestId);
+    return await takeTurn(deps, lookup, signal);
+  }
   if (state.refusal !== null) return { kind: 'blocked', reason: state.refusal };
   if (state.isStored) return { kind: 'stored', reason: null };
   const { turn } = state;
@@ -135,11 +138,13 @@ export async function verify(
       isDeadline: patience === 'early',
       greylistMs: rules.greylistMs,
       turnMs: CHECK_MS,
+      requestedType,
+      freshnessMs: rules.freshnessMs,
     });
     // This worker was too slow, and another one has the turn.
     if (next === null) throw retryLater('verification', SHARED, null);
-    const { candidate, areLater } = next;
-    if (candidate === null) return await conclude(deps, lookupId, outcomes, areLater);
+    const { candidate } = next;
+    if (candidate === null) return await conclude(deps, lookupId, outcomes, next);
     const { email } = candidate;
     if (isOfType(requestedType, candidate, subject)) {
       const outcome = await checkOne(deps, lookup, candidate, subject, signal);
@@ -197,15 +202,15 @@ async function checkOne(
 /**
  * Returns the result after all addresses were handled. Throws a retryable failure if an address has
  * to be checked again.
- * @param areLater true if other addresses wait for the end of their mail servers' pauses
+ * @param last the state of the lookup after the last check
  */
 async function conclude(
   { db }: CheckDeps,
   lookupId: string,
   outcomes: readonly Outcome[],
-  areLater: boolean,
+  { areLater, isFound }: NextCandidate,
 ): Promise<VendorResult> {
-  if (outcomes.some(({ kind }) => kind === 'valid')) return FOUND;
+  if (isFound) return FOUND;
   // This comes before the retryable failure below, because the retry would check greylisted
   // addresses too early. A mail server that gets a check too early may start its pause again.
   if (areLater || outcomes.some(({ kind }) => kind === 'greylisted')) {

@@ -8,7 +8,7 @@ import {
   type Transaction,
 } from '../connection/client.ts';
 import { type candidates, vendorProfiles } from '../schema.ts';
-import { DNS_REFUSALS, SERVICE } from '../words.ts';
+import { DNS_REFUSALS, type RequestedType, SERVICE } from '../words.ts';
 import {
   type CheckedEmail,
   type Evidence,
@@ -349,10 +349,12 @@ export interface NextCandidate {
   readonly candidate: CandidateToCheck | null;
   /** True if candidates wait for the end of the pause that their mail servers asked for. */
   readonly areLater: boolean;
+  /** True if a checked candidate completes a request for the type. */
+  readonly isFound: boolean;
 }
 
 type NextRow = Omit<CandidateToCheck, 'email'> &
-  Pick<NextCandidate, 'areLater'> & {
+  Pick<NextCandidate, 'areLater' | 'isFound'> & {
     readonly email: string | null;
     /** The end of the renewed turn. */
     readonly until: Date;
@@ -368,6 +370,7 @@ type NextRow = Omit<CandidateToCheck, 'email'> &
  * @param search.isDeadline true to check even before the end of a mail server's pause
  * @param search.greylistMs the longest such pause
  * @param search.turnMs the longest duration of the check
+ * @param search.requestedType the type of the request, for `isFound`
  * @returns null if another request has taken the turn
  */
 export async function nextCandidate(
@@ -379,9 +382,12 @@ export async function nextCandidate(
     readonly isDeadline: boolean;
     readonly greylistMs: number;
     readonly turnMs: number;
+    readonly requestedType: RequestedType;
+    readonly freshnessMs: number;
   },
 ): Promise<NextCandidate | null> {
   const { employerDomains, except, isDeadline, greylistMs, turnMs } = search;
+  const { requestedType, freshnessMs } = search;
   const isPaused = lasts(sql`check_after`, greylistMs);
   const [next] = await run<NextRow>(db)`
     with renewed as (
@@ -415,6 +421,8 @@ export async function nextCandidate(
     )
     select renewed.turn_until as until,
            exists (select from waiting where is_later) as "areLater",
+           has_usable_candidate(${turn.lookupId}, ${requestedType}, clock_timestamp(),
+                                ${span(freshnessMs)}) as "isFound",
            s.email,
            s.claimed_type as "vendorType",
            s.claimed_verdict as verdict,
@@ -443,9 +451,9 @@ export async function nextCandidate(
            ${namedBy(0)} as "namedBy"
       from renewed left join best s on true`;
   if (next === undefined) return null;
-  const { until, areLater, email, ...rest } = next;
+  const { until, areLater, isFound, email, ...rest } = next;
   turn.until = until;
-  return { candidate: email === null ? null : { ...rest, email }, areLater };
+  return { candidate: email === null ? null : { ...rest, email }, areLater, isFound };
 }
 
 /** A candidate whose check has ended. */
@@ -477,7 +485,10 @@ export async function recordVerdict(
              reason = ${reason},
              validated_at = ${validatedAt}::timestamptz,
              check_after = null
-       where lookup_id = ${lookupId} and email = ${email}
+       where lookup_id = ${lookupId}
+         and email = ${email}
+         -- A worker that was too slow and lost its turn overwrites no valid address.
+         and verdict is distinct from 'valid'
       returning *
     ), stored as (
       insert into stored_emails as s (

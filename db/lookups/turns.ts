@@ -9,6 +9,12 @@ import type { NpiRefusal, RequestedType } from '../words.ts';
 // deadline, and place at rate limits, so a request that is canceled, stuck, or paused delays the
 // others by one turn at most.
 
+/**
+ * The turn for the check of an address. A check normally takes less time, because each verifier
+ * responds within 90 s.
+ */
+export const CHECK_MS = 120_000;
+
 /** A lookup's turn that a worker has taken for a request. */
 export interface Turn {
   readonly lookupId: string;

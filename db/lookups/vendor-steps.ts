@@ -66,8 +66,12 @@ export interface VendorCall
 const MAX_LOST_CALLS = 2;
 /** How long a request waits, at most, before it tries again to take the turn. */
 const CHECK_AGAIN_MS = 1000;
-/** How much longer the turn lasts than the call, so that there is time to record the response. */
-const MARGIN_MS = 5000;
+/**
+ * How much longer the turn lasts than the call. Before the call, PostgreSQL admits it, and afterwards
+ * it records the response. Each takes up to 12 s if PostgreSQL is slow. If the turn ended during the
+ * call, another request would call the vendor, too.
+ */
+const MARGIN_MS = 25_000;
 
 /** The reason of a wait for the turn. */
 export const SHARED = 'shared_lookup';

@@ -202,6 +202,11 @@ begin
   kind := 'go';
 end $$;
 
+-- Returns true if a vendor of a lookup has responded, with or without an address.
+create function has_sought(a_lookup text) returns boolean language sql stable as $$
+  select exists (select from vendor_attempts where lookup_id = a_lookup and state in ('found', 'miss'))
+$$;
+
 -- Returns true if an address of the directory may complete a request, unless it is suppressed. A
 -- personal address completes a request for `any` only if a professional one was looked for, either
 -- recently or in the lookup of this request (`is_sought`). Otherwise one customer's request for
@@ -214,6 +219,20 @@ returns boolean language sql stable as $$
           or wanted = 'any' and (stored.email_type = 'professional' or is_sought
                                  or coalesce(stored.professional_sought_at >= at - freshness, false)))
 $$;
+
+-- Returns true if a checked candidate of a lookup completes a request for this type. For `any`, a personal
+-- one does only after a vendor of this lookup has responded. Before that, no professional one was looked
+-- for.
+create function has_usable_candidate(a_lookup text, wanted text, at timestamptz, freshness interval)
+returns boolean language plpgsql stable as $$
+begin
+  return exists (
+    select from candidates c
+     where c.lookup_id = a_lookup and c.verdict = 'valid' and c.validated_at >= at - freshness
+       and not is_suppressed(c.npi, c.email)
+       and (wanted = c.email_type
+            or wanted = 'any' and (c.email_type = 'professional' or has_sought(a_lookup))));
+end $$;
 
 -- Begins a step of a request's lookup: a call of a vendor, or the check of addresses (a_vendor is
 -- null). Returns what decides the step, and takes the lookup's turn for `turn` if the step needs it and
@@ -239,7 +258,7 @@ create function begin_step(
   out until timestamptz, out free_in interval
 ) language plpgsql as $$
 declare
-  longest constant interval := '210 s';
+  longest constant interval := '225 s';
   an_npi text;
   held lookups;
   at timestamptz;
@@ -253,11 +272,7 @@ begin
   is_stored := exists (
       select from stored_emails s
        where s.npi = an_npi and is_usable(s, wanted, false, at, freshness) and not is_suppressed(s.npi, s.email))
-    or exists (
-      select from candidates c
-       where c.lookup_id = lookup and c.verdict = 'valid' and c.validated_at >= at - freshness
-         and wanted in ('any', c.email_type)
-         and not is_suppressed(c.npi, c.email));
+    or has_usable_candidate(lookup, wanted, at, freshness);
   select a.n, a.state, a.reason, case when a.polled_at <= at + interval '1 s' then a.next_poll_at - at end,
          (select count(*) from vendor_attempts b where b.lookup_id = lookup and b.vendor = a_vendor and b.state = 'lost')
     into n, state, reason, poll_in, lost
@@ -312,6 +327,7 @@ begin
   update stored_emails s set professional_sought_at = r.settled_at from requests r
    where r.id = any(request_ids) and r.lookup_id is not null and r.requested_type <> 'personal'
      and (r.status = 'not_found' or r.status = 'completed' and r.email_type = 'personal')
+     and has_sought(r.lookup_id)
      and s.npi = r.npi and s.verdict = 'valid' and s.email_type = 'personal';
   update lookups l set closed_at = r.settled_at from requests r
    where r.id = any(request_ids) and l.id = r.lookup_id and l.closed_at is null

@@ -103,6 +103,9 @@ function endedCandidates(): SQL {
            from candidates c join lookups l on l.id = c.lookup_id
           where (c.verdict is not null or not c.may_store)
             and l.closed_at < now() - interval '1 hour'
+            -- A request that has waited longer, for example paused by an operator, still needs them.
+            and not exists (
+              select from requests r where r.lookup_id = l.id and r.settled_at is null)
           order by c.named_at limit ${MAX_FREQUENT_ROWS} for update of c skip locked))
       returning lookup_id, email, may_store
     ), evidence as (

@@ -355,7 +355,12 @@ test('an erasure between any two statements of a lookup leaves nothing to return
       next: () =>
         nextCandidate(db, turn, {
           ...{ employerDomains: [], except: [], isDeadline: false },
-          ...{ greylistMs: 1000, turnMs: 60_000 },
+          ...{
+            greylistMs: 1000,
+            turnMs: 60_000,
+            requestedType: 'any',
+            freshnessMs: RULES.freshnessMs,
+          },
         }),
       undecided: () => recordUndecided(db, id, [], null),
       verdict: () => recordVerdict(db, id, [], verdict),

@@ -198,7 +198,7 @@ const WAITS = {
       t.is(first.kind, 'ask');
       t.like(await vendorCall(requestId, 'dead'), { kind: 'wait', why: 'shared_lookup' });
       // The stored end is too far ahead, so the longest turn of any vendor counts.
-      await life.time.advance(210 * SECOND);
+      await life.time.advance(225 * SECOND);
       t.is((await vendorCall(requestId, 'dead')).kind, 'ask');
     };
   },
@@ -228,11 +228,16 @@ const WAITS = {
     const next = () =>
       nextCandidate(life.db, turn, {
         ...{ employerDomains: [], except: [], isDeadline: false },
-        ...{ greylistMs: 5 * MINUTE, turnMs: MINUTE },
+        ...{
+          greylistMs: 5 * MINUTE,
+          turnMs: MINUTE,
+          requestedType: 'any',
+          freshnessMs: RULES.freshnessMs,
+        },
       });
     const paused = await next();
     return async (t) => {
-      t.deepEqual(paused, { candidate: null, areLater: true });
+      t.deepEqual(paused, { candidate: null, areLater: true, isFound: false });
       t.is((await next())?.candidate?.email, email);
     };
   },

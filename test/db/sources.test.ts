@@ -231,7 +231,12 @@ test('a worker that lost its turn cannot give back or renew the turn of another'
   await giveBackTurn(first, lost.turn);
   const search = {
     ...{ employerDomains: [], except: [], isDeadline: false },
-    ...{ greylistMs: 1000, turnMs: 60_000 },
+    ...{
+      greylistMs: 1000,
+      turnMs: 60_000,
+      requestedType: 'any' as const,
+      freshnessMs: RULES.freshnessMs,
+    },
   };
   t.is(await nextCandidate(first, lost.turn, search), null);
   t.like(await mine(), TAKEN);
@@ -302,7 +307,12 @@ test('a greylisted address is not checked before its pause is over, except at th
   const next = async (isDeadline: boolean) => {
     const found = await nextCandidate(first, turn, {
       ...{ employerDomains: [], except: [], isDeadline },
-      ...{ greylistMs: 300_000, turnMs: 60_000 },
+      ...{
+        greylistMs: 300_000,
+        turnMs: 60_000,
+        requestedType: 'any' as const,
+        freshnessMs: RULES.freshnessMs,
+      },
     });
     return [found?.candidate?.email ?? null, found?.areLater];
   };

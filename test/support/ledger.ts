@@ -127,7 +127,9 @@ export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledg
       await mkdir(dirname(join(folder, name)), { recursive: true });
       // A process can register each counter only once.
       const copied =
-        name === 'metrics.ts' ? `export * from '${new URL(name, DB)}';` : mutated;
+        name === 'operations/metrics.ts'
+          ? `export * from '${new URL(name, DB)}';`
+          : mutated;
       await writeFile(
         join(folder, name),
         copied.replaceAll(/ from '([a-z@][\w@/.-]*)';$/gm, absolute),

@@ -151,7 +151,12 @@ async function firstCandidate({ lookupId }: Lookup) {
   const turn = { lookupId, requestId: 'req_of_a_test', until };
   const next = await nextCandidate(stack.db, turn, {
     ...{ employerDomains: [], except: [], isDeadline: false },
-    ...{ greylistMs: 1000, turnMs: 1000 },
+    ...{
+      greylistMs: 1000,
+      turnMs: 1000,
+      requestedType: 'any',
+      freshnessMs: 86_400_000,
+    },
   });
   return next?.candidate;
 }

@@ -185,7 +185,7 @@ test.serial(
 test.serial(
   'a stored personal address completes "any" only after a professional one was looked for',
   async (t) => {
-    const [better, only] = [take(), take()];
+    const [better, only, stale, same] = [take(), take(), take(), take()];
     const personal = (npi: string): Step => {
       const found = foundStep(npi) as Extract<Step, { kind: 'found' }>;
       const email = `npi${npi}@gmail.com`;
@@ -204,6 +204,8 @@ test.serial(
     vendor.script(only, ({ nth }) =>
       nth === 1 ? personal(only) : { kind: 'miss', reason: 'nobody' },
     );
+    vendor.script(stale, ({ nth }) => (nth === 1 ? personal(stale) : foundStep(stale)));
+    vendor.script(same, () => personal(same));
     const ask = async (npi: string, enrichment_email_type: 'any' | 'personal') => {
       const one = await patient.organization(10);
       const { json: submitted } = await one.single({ npi, enrichment_email_type });
@@ -211,13 +213,23 @@ test.serial(
       const { data } = await one.completed(submitted.batch_id);
       return [data[0]?.email_type, atOnce];
     };
-    for (const npi of [better, only]) {
+    for (const npi of [better, only, stale, same]) {
       t.deepEqual(await ask(npi, 'personal'), ['personal', false]);
     }
     t.deepEqual(await ask(better, 'any'), ['professional', false]);
     t.deepEqual(await ask(only, 'any'), ['personal', false]);
     t.deepEqual(await ask(only, 'any'), ['personal', true], 'it was looked for just now');
     t.deepEqual([vendor.asked(better, 'submit'), vendor.asked(only, 'submit')], [2, 2]);
+
+    await patient.db.drizzle.execute(
+      sql`update stored_emails set last_validated_at = last_validated_at - interval '40 days' where npi = ${stale}`,
+    );
+    t.deepEqual(await ask(stale, 'any'), ['professional', false]);
+    t.deepEqual(await ask(same, 'any'), ['personal', false]);
+    const attempts = await patient.db.drizzle.execute(sql`
+      select a.state, a.reason from vendor_attempts a join lookups l on l.id = a.lookup_id
+       where l.npi = ${same} and l.requested_type = 'any'`);
+    t.deepEqual([...attempts], [{ state: 'found', reason: null }], 'known and valid');
   },
 );
 
