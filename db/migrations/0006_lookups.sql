@@ -210,19 +210,19 @@ $$;
 -- Returns true if an address of the directory may complete a request, unless it is suppressed. A
 -- personal address completes a request for `any` only if a professional one was looked for, either
 -- recently or in the lookup of this request (`is_sought`). Otherwise one customer's request for
--- `personal` would change the results of all others.
+-- `personal` would change the results of all others. This does not apply to what people list in NPPES.
 create function is_usable(stored stored_emails, wanted text, is_sought boolean, at timestamptz, freshness interval)
 returns boolean language sql stable as $$
   select stored.verdict = 'valid'
      and stored.last_validated_at >= at - freshness
      and (wanted = stored.email_type
-          or wanted = 'any' and (stored.email_type = 'professional' or is_sought
+          or wanted = 'any' and (stored.email_type = 'professional' or stored.source = 'nppes' or is_sought
                                  or coalesce(stored.professional_sought_at >= at - freshness, false)))
 $$;
 
 -- Returns true if a checked candidate of a lookup completes a request for this type. For `any`, a personal
--- one does only after a vendor of this lookup has responded. Before that, no professional one was looked
--- for.
+-- one that is not in NPPES does only after a vendor of this lookup has responded. Before that, no
+-- professional one was looked for.
 create function has_usable_candidate(a_lookup text, wanted text, at timestamptz, freshness interval)
 returns boolean language plpgsql stable as $$
 begin
@@ -231,7 +231,7 @@ begin
      where c.lookup_id = a_lookup and c.verdict = 'valid' and c.validated_at >= at - freshness
        and not is_suppressed(c.npi, c.email)
        and (wanted = c.email_type
-            or wanted = 'any' and (c.email_type = 'professional' or has_sought(a_lookup))));
+            or wanted = 'any' and (c.email_type = 'professional' or c.source = 'nppes' or has_sought(a_lookup))));
 end $$;
 
 -- Begins a step of a request's lookup: a call of a vendor, or the check of addresses (a_vendor is
@@ -248,9 +248,10 @@ end $$;
 -- one ends later, the clock was set back, and it ends after `longest`.
 --
 -- until: the end of the turn that was taken; null if none was needed or none was free. free_in: the
--- time until the current turn is over, which may be an earlier one of this request. The rest is null without an attempt at the vendor: n,
--- state, and reason of the last one, the number of lost ones, and the time until the next poll.
--- orphan_of: an earlier lookup of the same NPI and type whose job at the vendor was not finished.
+-- time until the current turn is over, which may be an earlier one of this request. The rest is null
+-- without an attempt at the vendor: n, state, and reason of the last one, the number of lost ones, and
+-- the time until the next poll. orphan_of: an earlier lookup of the same NPI and type whose job at the
+-- vendor was not finished.
 create function begin_step(
   a_request text, a_vendor text, turn interval, freshness interval,
   out is_settled boolean, out refusal text, out is_stored boolean, out lookup text, out wanted text,

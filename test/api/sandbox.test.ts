@@ -109,15 +109,22 @@ test('an unknown Test-Outcome header gets a 422 that lists the known outcomes', 
   for (const outcome of TEST_OUTCOMES) t.true(detail[2].msg.includes(`'${outcome}'`));
 });
 
-test('a Test-Outcome header with a live key gets a 422 and starts no lookup', async (t) => {
-  const before = await live.credits();
-  const { status, text } = await live.single({ npi: NPI }, { 'test-outcome': 'stored' });
-  t.is(status, 422);
-  const [{ loc, type, msg }] = JSON.parse(text).detail;
-  t.deepEqual([loc, type], [['header', 'Test-Outcome'], 'test_outcome_needs_test_key']);
-  t.regex(msg, /Remove the header, or use a key that begins with npe_test_/);
-  t.deepEqual(await live.credits(), before);
-});
+// Runs alone, because other tests spend the same credits.
+test.serial(
+  'a Test-Outcome header with a live key gets a 422 and starts no lookup',
+  async (t) => {
+    const before = await live.credits();
+    const { status, text } = await live.single(
+      { npi: NPI },
+      { 'test-outcome': 'stored' },
+    );
+    t.is(status, 422);
+    const [{ loc, type, msg }] = JSON.parse(text).detail;
+    t.deepEqual([loc, type], [['header', 'Test-Outcome'], 'test_outcome_needs_test_key']);
+    t.regex(msg, /Remove the header, or use a key that begins with npe_test_/);
+    t.deepEqual(await live.credits(), before);
+  },
+);
 
 test('an outcome that was asked for is not replaced by a replay at submit', async (t) => {
   const npi = '2000000259';
