@@ -86,7 +86,7 @@ async function reasonsOf(batchId: string): Promise<string[]> {
 test.serial(
   'a bug in a lookup is visible in history and log, and its requests are refunded',
   async (t) => {
-    const worker = await workWithBug(t, 'ask');
+    const worker = await workWithBug(t, 'callSource');
     const client = await stack.organization(10);
     const [npi = '', ...npis] = ordinaryNpis('found', 3);
     const bulk = (await client.bulk({ npis })).json;
