@@ -178,7 +178,7 @@ const REASONS: Readonly<Record<string, RegExp>> = {
   'activities/verification/check.ts': /readonly reason: [^;]+;/g,
   'activities/verify.ts': /retryLater\('verification', '\w+'/g,
   'db/lookups/sources.ts': /readonly why: '[^;]+;/g,
-  'db/lookups/vendor-steps.ts': /kind: 'wait', (why: '\w+')/g,
+  'db/lookups/vendor-steps.ts': /kind: 'wait', (why: '\w+')|SHARED = '\w+'/g,
   'db/requests/cancel.ts': /failAll\(tx, ids, '\w+'/g,
   'db/requests/settle.ts': /failAll\(tx, ids, '\w+'/g,
   'deploy/reconciler/reconciler.ts': /reason: '\w+'/g,

@@ -154,8 +154,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'a missing pause for a greylisted address',
     file: 'lookup.ts',
-    from: "  if (answer.kind !== 'later' || pauseMs <= 0) return answer;",
-    to: '  if (pauseMs > 0) return answer;',
+    from: "  if (result.kind !== 'later' || pauseMs <= 0) return result;",
+    to: '  if (pauseMs > 0) return result;',
     caughtBy: (one) => asked(one).some((id) => /-(over|early)$/.test(id)),
   },
   {
