@@ -6,7 +6,7 @@ import {
   nextCandidate,
   recordUndecided,
   recordVerdict,
-} from '../db/lookups/candidates.ts';
+} from '../db/lookups/candidate-checks.ts';
 import { joinLookup } from '../db/lookups/lookups.ts';
 import { beginStep, CHECK_MS, inTurn, type Turn } from '../db/lookups/turns.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
@@ -103,7 +103,7 @@ async function takeTurn(
   return await inTurn(db, turn, () => verify(deps, toVerify, signal));
 }
 
-/** What became of an address in one run of `verify`. */
+/** The result for an address in one run of `verify`. */
 type Outcome = { readonly email: string } & (
   | { readonly kind: 'valid'; readonly isBest: boolean }
   | { readonly kind: 'rejected' }

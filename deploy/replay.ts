@@ -36,8 +36,8 @@ With ids or --file, the command also prints what happened in each run: its decis
 
 With --since, --failed, or --query, it prints a table, and the last events of runs that do not fit. A run that does not
 fit but is pinned to another build is counted under "need not", because only workers of that build continue it. Then the
-command asks whether you meant to change that workflow. If you did, go on. This does not apply to a run in which the code throws an error or does not end, because the
-code would do the same in new runs.
+command asks whether you meant to change that workflow. If you did, go on. This does not apply to a run in which the code
+throws an error or does not end, because the code would do the same in new runs.
 
 The command stops at the first run whose replay does not end within --timeout.
 

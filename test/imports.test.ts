@@ -11,8 +11,8 @@ import test from 'ava';
 // Activities may also import the types of the messages that cross Temporal, only from
 // workflows/messages.ts. Types have no cost at run time, and messages should be declared only once.
 //
-// The clients are software of our customers. What they share with the service is a file of the
-// service, to which their folders have a link. The build copies it into the packages.
+// Customers run the clients in their own programs. Files that the clients share with the service
+// belong to the service. The clients' folders link to them, and the build copies them into the packages.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = ['deploy', 'api', 'workflows', 'activities', 'db', 'test'];

@@ -1,4 +1,4 @@
-import type { CandidateToCheck } from '../../db/lookups/candidates.ts';
+import type { CandidateToCheck } from '../../db/lookups/candidate-checks.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import type { Owner } from './local-part.ts';
 import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';

@@ -25,7 +25,7 @@ export interface Turn {
 
 type Attempt = Readonly<typeof vendorAttempts.$inferSelect>;
 
-/** What decides a step of a request, as `begin_step` in db/migrations returns it. */
+/** The facts that decide a step of a request, as `begin_step` in db/migrations returns it. */
 export interface StepState {
   readonly isSettled: boolean;
   /** The reason why the NPI must not be looked up. */

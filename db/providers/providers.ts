@@ -59,9 +59,8 @@ export type RegistryEndpoint = Omit<
 
 /** Returns true if the registry must be asked about an NPI (`is_registry_due` in db/migrations). */
 export async function isRegistryDue(db: Database, npi: string): Promise<boolean> {
-  const rows = await run<{ isDue: boolean }>(
-    db,
-  )`select is_registry_due(${npi}) as "isDue"`;
+  const rows = await run<{ isDue: boolean }>(db)`
+    select is_registry_due(${npi}) as "isDue"`;
   return only(rows).isDue;
 }
 

@@ -45,7 +45,7 @@ export const lookups = pgTable(
     employer: text('employer').$type<words.EmployerKind>(),
     /**
      * The request that has the lookup's turn. Only its worker calls a vendor or checks addresses.
-     * Null if no request has it.
+     * Null before the first turn, and after a turn is given back.
      */
     turnOf: text('turn_of'),
     /** The end of the turn. It is over then, even if the worker did not give it back. */

@@ -5,11 +5,11 @@ import { type Database, openDatabase } from '../../db/connection/client.ts';
 import { newId } from '../../db/connection/ids.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import {
-  copyKnown,
   nextCandidate,
   recordUndecided,
   recordVerdict,
-} from '../../db/lookups/candidates.ts';
+} from '../../db/lookups/candidate-checks.ts';
+import { copyKnown } from '../../db/lookups/candidates.ts';
 import { recordRecheck } from '../../db/lookups/checks.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';

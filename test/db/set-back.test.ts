@@ -3,11 +3,8 @@ import { sql as text } from 'drizzle-orm';
 import { takePlaces } from '../../db/accounts/limits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import {
-  copyKnown,
-  nextCandidate,
-  recordUndecided,
-} from '../../db/lookups/candidates.ts';
+import { nextCandidate, recordUndecided } from '../../db/lookups/candidate-checks.ts';
+import { copyKnown } from '../../db/lookups/candidates.ts';
 import { admitCall, type CallOutcome, recordOne } from '../../db/lookups/sources.ts';
 import { giveBackTurn } from '../../db/lookups/turns.ts';
 import { recordVendorJob } from '../../db/lookups/vendor-attempts.ts';

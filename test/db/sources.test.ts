@@ -1,11 +1,8 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/connection/client.ts';
-import {
-  copyKnown,
-  nextCandidate,
-  recordUndecided,
-} from '../../db/lookups/candidates.ts';
+import { nextCandidate, recordUndecided } from '../../db/lookups/candidate-checks.ts';
+import { copyKnown } from '../../db/lookups/candidates.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
@@ -259,13 +256,18 @@ test('a settled request keeps its turn until its worker gives it back', async (t
 test('a request that must wait for a rate limit gives the turn back', async (t) => {
   const { requestIds, others } = await sharedLookup('slow-down');
   const limits = { rates: [{ calls: 1, perMs: 3_600_000 }], dailyCredits: null };
-  const limited = { vendor: 'limited', mayRepeat: true, callMs: 1000, freshnessMs: 1000 };
+  const limited = {
+    vendor: 'once-an-hour',
+    mayRepeat: true,
+    callMs: 1000,
+    freshnessMs: 1000,
+  };
   const step = () =>
     beginVendorStep(first, {
       ...{ ...limited, requestId: requestIds[0] ?? '', limits },
       ...{ patienceMs: 0, cost: () => 1 },
     });
-  await admitNow('limited', limits);
+  await admitNow('once-an-hour', limits);
   t.like(await step(), { kind: 'wait', why: 'rate_limit' });
   t.like(await others(), { kind: 'ask' });
 });

@@ -1,6 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { copyKnown, nextCandidate } from '../../db/lookups/candidates.ts';
+import { nextCandidate } from '../../db/lookups/candidate-checks.ts';
+import { copyKnown } from '../../db/lookups/candidates.ts';
 import { listFading } from '../../db/lookups/checks.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
