@@ -28,7 +28,7 @@ import type { Step, Subject, Vendor } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
 import { verify } from './verify.ts';
 
-interface VendorQuestion extends RequestIds {
+interface VendorRequest extends RequestIds {
   readonly vendor: string;
   /**
    * True if a request whose response was lost may be sent again, even if the vendor charges twice.
@@ -72,18 +72,18 @@ export function createAskActivities(deps: AskDeps) {
      * @throws {ApplicationFailure} retryable, if the vendor is still working, is unavailable, or
      * limits our requests
      */
-    async askVendor(question: VendorQuestion): Promise<VendorResult> {
-      const test = resultForSandbox(question.vendor, 'first');
-      if (test) return await settleFound(deps, question, test);
-      const source = deps.vendors.find(({ vendor }) => vendor.id === question.vendor);
+    async askVendor(request: VendorRequest): Promise<VendorResult> {
+      const test = resultForSandbox(request.vendor, 'first');
+      if (test) return await settleFound(deps, request, test);
+      const source = deps.vendors.find(({ vendor }) => vendor.id === request.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
       const { spending, vendors } = deps;
-      if (await spending.skipIfTooExpensive(question.requestId, source, vendors)) {
+      if (await spending.skipIfTooExpensive(request.requestId, source, vendors)) {
         return { kind: 'skip', reason: 'max_price_per_lookup' };
       }
       return await withHeartbeat(Context.current(), async (signal, now) => {
-        const result = await converse(deps, { question, source, signal, now });
-        return await settleFound(deps, question, result);
+        const result = await converse(deps, { request, source, signal, now });
+        return await settleFound(deps, request, result);
       });
     },
   };
@@ -91,7 +91,7 @@ export function createAskActivities(deps: AskDeps) {
 
 /** The context of one run of `askVendor`. */
 interface Conversation {
-  readonly question: VendorQuestion;
+  readonly request: VendorRequest;
   readonly source: VendorSource;
   readonly signal: AbortSignal;
   readonly now: Clock;
@@ -125,18 +125,18 @@ async function converse(
 
 function beginCall(
   { db, rules, requiredVerifiers }: AskDeps,
-  { question, source, now }: Conversation,
+  { request, source, now }: Conversation,
 ): Promise<NextStep> {
   const { vendor, limits } = source;
   return beginVendorStep(db, {
-    requestId: question.requestId,
+    requestId: request.requestId,
     vendor: vendor.id,
     limits,
     cost: (requestedType) => vendor.cost(requestedType),
-    mayRepeat: vendor.repeatIsFree || question.again,
+    mayRepeat: vendor.repeatIsFree || request.again,
     callMs: vendor.callMs,
     freshnessMs: rules.freshnessMs,
-    patienceMs: question.until - now(),
+    patienceMs: request.until - now(),
     requiredVerifiers: requiredVerifiers.of(vendor),
   });
 }
@@ -149,7 +149,7 @@ async function waitForStep(
   conversation: Conversation,
   { why, afterMs }: Extract<NextStep, { kind: 'wait' }>,
 ): Promise<VendorResult> {
-  const { requestId, vendor } = conversation.question;
+  const { requestId, vendor } = conversation.request;
   if (why === 'verifier_unavailable') {
     const verifierMs = await requiredVerifiers.tryAgain(conversation.signal, requestId);
     return retryOrEnd(conversation, why, verifierMs);
@@ -171,11 +171,11 @@ function resultOf({ state, reason }: Extract<NextStep, { kind: 'over' }>): Vendo
 /** Checks the addresses of the lookup for this request. */
 async function check(
   deps: AskDeps,
-  { question, signal }: Conversation,
+  { request, signal }: Conversation,
   { turn, requestedType }: Pick<CheckStep, 'turn' | 'requestedType'>,
   subject?: Subject,
 ): Promise<VendorResult> {
-  const { npi } = question;
+  const { npi } = request;
   return await verify(
     deps,
     { npi, turn, requestedType, patience: 'first', subject },
@@ -191,9 +191,9 @@ async function call(
   conversation: Conversation,
   { turn, key, jobRef, requestedType }: Extract<NextStep, { kind: 'ask' }>,
 ): Promise<VendorResult> {
-  const { question, source, signal } = conversation;
+  const { request, source, signal } = conversation;
   const { vendor } = source;
-  const { npi } = question;
+  const { npi } = request;
   const { lookupId } = key;
   const subject = await deps.subjects.of(lookupId, npi, requestedType);
   const sent = send(vendor, jobRef, subject, signal);
@@ -204,7 +204,7 @@ async function call(
     },
   );
   if (step.kind === 'pending') {
-    await recordJob(deps, key, step, { kind: 'answered' });
+    await recordJob(deps, key, step, { kind: 'responded' });
     return retryOrEnd(conversation, 'pending', step.pollAfterMs);
   }
   const isUnasked =
@@ -368,11 +368,11 @@ function creditsOf(step: EndedStep, cost: number): number {
  * `unresolved`.
  */
 function retryOrEnd(
-  { question, now }: Conversation,
+  { request, now }: Conversation,
   why: string,
   afterMs: number | null,
 ): VendorResult {
   const nextAt = now() + (afterMs ?? 0);
-  if (nextAt > question.until) return { kind: 'unresolved', reason: why };
-  throw retryLater(question.vendor, why, afterMs);
+  if (nextAt > request.until) return { kind: 'unresolved', reason: why };
+  throw retryLater(request.vendor, why, afterMs);
 }

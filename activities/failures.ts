@@ -176,7 +176,7 @@ export function outcomeOf(
     const kind = step.why === 'protocol' ? 'failed' : 'refused';
     return { kind, why: wordOf(step) };
   }
-  if (step.kind !== 'retry') return { kind: 'answered' };
+  if (step.kind !== 'retry') return { kind: 'responded' };
   if (step.why === 'rate_limit') return { kind: 'rate_limit', afterMs: step.afterMs };
   const kind = again ? 'failed_again' : 'failed';
   return { kind, why: wordOf(step) };

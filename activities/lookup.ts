@@ -119,7 +119,7 @@ async function end(
   deps: LookupDeps,
   request: RequestIds,
   reason: Reason | 'settled',
-  how: LookupEnd = 'answered',
+  how: LookupEnd = 'finished',
 ): Promise<LookupPlan> {
   return {
     kind: 'settled',

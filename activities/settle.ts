@@ -30,7 +30,7 @@ export function createSettleActivities(deps: SettleDeps) {
      * organization is charged. Otherwise, the credits are released.
      */
     settleRequest: (ending: Ending): Promise<LookupResult> =>
-      settleAndSignal(deps, ending, 'answered'),
+      settleAndSignal(deps, ending, 'finished'),
 
     /**
      * Compensates for a failed lookup: returns the credits and settles the request as `failed`.
@@ -52,7 +52,7 @@ export async function settleFound(
 ): Promise<VendorResult> {
   if (result.kind !== 'found' && result.kind !== 'stored') return result;
   const found = { ...request, reason: null };
-  const settled = await settleAndSignal(deps, found, 'answered');
+  const settled = await settleAndSignal(deps, found, 'finished');
   return { ...result, settled };
 }
 

@@ -11,10 +11,10 @@ import { count, time } from '../db/operations/metrics.ts';
 import { registerDocs } from './docs/docs.ts';
 import { type AuthDeps, registerAuth } from './http/auth.ts';
 import {
-  answerBrokenRequests,
   boundConnections,
   boundPipelines,
   createListener,
+  rejectBrokenRequests,
   requireHost,
 } from './http/connection.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
@@ -142,7 +142,7 @@ export function createServer(deps: ApiDeps): Server {
   server.app.countReader = (request) =>
     readers.countFailure(server.app.addressOf(request));
   const clientNetworkOf = createNetworkOf(deps.trustedProxies);
-  answerBrokenRequests(listener, deps.log, sample, clientNetworkOf);
+  rejectBrokenRequests(listener, deps.log, sample, clientNetworkOf);
   // This extension runs first, so that every response has a request id, even if the request is
   // rejected before it reaches a route.
   server.ext('onRequest', (request, h) => {

@@ -258,7 +258,7 @@ async function customers(stack: Stack, url: string, round: number): Promise<void
   const webhook = { url: `${stack.receiver.url}/${round % 5 ? 'round' : 'status/500'}` };
   const body = { npi: NPIS[round % NPIS.length], webhook };
   const { status, json, text } = await customer.single(body, once);
-  if (status !== 202) throw new Error(`a submit was answered with ${status}: ${text}`);
+  if (status !== 202) throw new Error(`a submit got ${status}: ${text}`);
   await customer.single(body, once);
   await customer.bulk({
     npis: NPIS,

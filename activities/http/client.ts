@@ -51,7 +51,7 @@ subscribe('undici:client:connectError', (message) => {
 });
 
 /** A request to a JSON API. It is a POST if `json` is given, and otherwise a GET. */
-export interface Question {
+export interface SourceRequest {
   readonly path: string;
   readonly json?: unknown;
 }
@@ -69,15 +69,15 @@ export interface Question {
 export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
   const base = baseUrl.replace(/\/+$/, '');
   return async <Step>(
-    question: Question,
+    request: SourceRequest,
     signal: AbortSignal,
     read: (response: HttpResponse) => Step,
   ): Promise<Step | Trouble> => {
-    const request = requestOf(question, headers);
+    const init = initOf(request, headers);
     const either = AbortSignal.any([signal, AbortSignal.timeout(callMs)]);
     let response: HttpResponse;
     try {
-      response = await send(base + question.path, { ...request, signal: either });
+      response = await send(base + request.path, { ...init, signal: either });
     } catch (error) {
       // If the caller aborted the request, this throws. Our own timeout counts as a missing
       // response.
@@ -88,7 +88,7 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
   };
 }
 
-function requestOf({ json }: Question, headers: HttpHeaders): RequestInit {
+function initOf({ json }: SourceRequest, headers: HttpHeaders): RequestInit {
   const common = { accept: 'application/json', ...headers };
   if (json === undefined) return { headers: common };
   return {
@@ -98,8 +98,8 @@ function requestOf({ json }: Question, headers: HttpHeaders): RequestInit {
   };
 }
 
-async function send(url: string, request: RequestInit): Promise<HttpResponse> {
-  const response = await fetch(url, { ...request, redirect: 'manual' });
+async function send(url: string, init: RequestInit): Promise<HttpResponse> {
+  const response = await fetch(url, { ...init, redirect: 'manual' });
   const text = await readText(response);
   return { status: response.status, headers: response.headers, text };
 }

@@ -6,7 +6,7 @@ import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 
 // This file resolves host names with the c-ares resolver of Node.js instead of getaddrinfo.
 // getaddrinfo blocks one of the few threads that the process shares until a name server responds. A
-// c-ares query only uses a socket, and we cancel it after `QUESTION_MS`.
+// c-ares query only uses a socket, and we cancel it after `QUERY_MS`.
 
 export type Names = ReturnType<typeof createNames>;
 
@@ -16,7 +16,7 @@ const SERVER_MS = 1000;
  * Timeout of a whole query. It is shorter than the connection timeout of a webhook delivery, so the
  * log can distinguish a silent name server from a silent receiver.
  */
-const QUESTION_MS = 4000;
+const QUERY_MS = 4000;
 /**
  * The time for which a failed query is cached, so that 60 deliveries to an unresponsive domain need
  * only one query.
@@ -87,7 +87,7 @@ async function query<T>(
   ask: (channel: Resolver) => Promise<T>,
 ): Promise<T> {
   const channel = openChannel(servers);
-  const end = setTimeout(() => channel.cancel(), QUESTION_MS);
+  const end = setTimeout(() => channel.cancel(), QUERY_MS);
   try {
     return await ask(channel);
   } finally {

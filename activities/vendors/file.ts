@@ -1,7 +1,7 @@
 import type { EmailType } from '../../db/words.ts';
 import { type HttpResponse, inBody, jsonApi } from '../http/client.ts';
 import { bodyOf, type Field, FieldError, type Pointer } from '../http/fields.ts';
-import { type Claim, candidatesOf, identityOf, timestampOf } from './answers.ts';
+import { type Claim, candidatesOf, identityOf, timestampOf } from './responses.ts';
 import {
   type Identity,
   missingOf,

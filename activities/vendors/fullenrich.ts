@@ -7,7 +7,7 @@ import {
   retryAfterMs,
 } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { type Claim, candidatesOf, identityOf, stepOfCandidates } from './answers.ts';
+import { type Claim, candidatesOf, identityOf, stepOfCandidates } from './responses.ts';
 import {
   employeeOf,
   GIVEN_UP,
@@ -101,9 +101,9 @@ export function createFullEnrich(
     },
 
     async poll(jobRef, _subject, signal) {
-      const question = { path: `${path}/${encodeURIComponent(jobRef)}` };
+      const request = { path: `${path}/${encodeURIComponent(jobRef)}` };
       const readPoll = createPollReader(jobRef, pollMs);
-      const step = await ask(question, signal, readPoll);
+      const step = await ask(request, signal, readPoll);
       // A failed poll that reached the vendor counts as a poll, so the next one comes after
       // `pollMs`.
       if (step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null) {

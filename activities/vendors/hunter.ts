@@ -1,6 +1,6 @@
 import { inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { candidatesOf, identityOf, stepOfCandidates, timestampOf } from './answers.ts';
+import { candidatesOf, identityOf, stepOfCandidates, timestampOf } from './responses.ts';
 import {
   askingByEmployer,
   type Step,

@@ -6,7 +6,7 @@ import {
   retryAfterMs,
 } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { candidatesOf, identityOf, stepOfCandidates } from './answers.ts';
+import { candidatesOf, identityOf, stepOfCandidates } from './responses.ts';
 import {
   askingByEmployer,
   type Identity,

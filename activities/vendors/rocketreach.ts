@@ -2,7 +2,7 @@ import type { Rate } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType, type RequestedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { type Claim, candidatesOf, identityOf, timestampOf } from './answers.ts';
+import { type Claim, candidatesOf, identityOf, timestampOf } from './responses.ts';
 import {
   GIVEN_UP,
   type Step,

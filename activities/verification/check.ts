@@ -125,8 +125,8 @@ export function createCheck(options: CheckOptions) {
     // The cast is safe, because an earlier check recorded the result of `consult`.
     if (earlier !== null) return decide(earlier as Word, earlier.at);
 
-    const question = [email, signal, requestId] as const;
-    const consulted = await consult(verifiers, question, candidate.undecided, evidence);
+    const request = [email, signal, requestId] as const;
+    const consulted = await consult(verifiers, request, candidate.undecided, evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = decide(consulted);

@@ -50,7 +50,7 @@ type NotNow = Readonly<{
  */
 export async function consult(
   verifiers: readonly Verifier[],
-  question: Readonly<Parameters<Verifier['check']>>,
+  request: Readonly<Parameters<Verifier['check']>>,
   undecided: NamedCandidate['undecided'],
   evidence: Evidence[],
 ) {
@@ -66,7 +66,7 @@ export async function consult(
       unknown ??= earlier as MailboxReason;
       continue;
     }
-    const step = await verifier.check(...question);
+    const step = await verifier.check(...request);
     if (step.kind !== 'unavailable' && step.kind !== 'working') {
       evidence.push(evidenceOf(verifier.id, step));
     }

@@ -59,8 +59,8 @@ interface DnsControlOptions {
 export function createDnsControl(options: DnsControlOptions): DnsControl {
   // The counters start at 0, because Prometheus sees no increase if a counter's first value is
   // above 0.
-  for (const answer of ['passed', 'lies', 'silent']) {
-    count('npe_source_calls_total', { kind: DNS, source: DNS, answer }, 0);
+  for (const result of ['passed', 'lies', 'silent']) {
+    count('npe_source_calls_total', { kind: DNS, source: DNS, result }, 0);
   }
   const ask = async () => {
     const value = await runControl(options);
@@ -125,7 +125,7 @@ async function askControls(
 }
 
 function outcomeOf(step: ControlStep): CallOutcome {
-  if (step.kind === 'passed') return { kind: 'answered' };
+  if (step.kind === 'passed') return { kind: 'responded' };
   const why = step.kind === 'lies' ? `denied ${step.denied}` : 'silent';
   return { kind: 'refused', why, openMs: TRY_AGAIN_MS };
 }

@@ -90,7 +90,7 @@ export function boundConnections(
  * would respond 400 to all of these and wait until the client closes the socket.
  * @param listener a listener that hapi already uses
  */
-export function answerBrokenRequests(
+export function rejectBrokenRequests(
   listener: Server,
   log: Logger,
   sample: Sample,

@@ -81,7 +81,7 @@ export type Admission = {
 
 /** The outcome of a call, as far as it concerns the health of the source. */
 export type CallOutcome =
-  | { readonly kind: 'answered' }
+  | { readonly kind: 'responded' }
   | { readonly kind: 'rate_limit'; readonly afterMs: number | null }
   /** No usable response: a server error, a network error, or an undocumented response. */
   | { readonly kind: 'failed'; readonly why: string }
@@ -209,7 +209,7 @@ export async function recordCall(
  */
 function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
-    case 'answered':
+    case 'responded':
       // If the source is healthy, no row matches. Most calls therefore write nothing.
       return sql`
         era = era + (state = 'open')::integer,

@@ -738,7 +738,7 @@ CREATE INDEX "requests_by_npi" ON "requests" USING btree ("npi","organization_id
 CREATE INDEX "requests_by_settlement" ON "requests" USING brin ("settled_at");
 CREATE INDEX "requests_by_lookup" ON "requests" USING btree ("lookup_id") WHERE lookup_id is not null;
 CREATE INDEX "requests_by_email" ON "requests" USING btree ("email") WHERE email is not null;
-CREATE INDEX "requests_answers_by_age" ON "requests" USING btree ("settled_at") WHERE email is not null;
+CREATE INDEX "requests_results_by_age" ON "requests" USING btree ("settled_at") WHERE email is not null;
 CREATE INDEX "uploads_by_organization" ON "uploads" USING btree ("organization_id");
 CREATE INDEX "uploads_by_expiry" ON "uploads" USING btree ("expires_at");
 CREATE INDEX "uploads_to_submit" ON "uploads" USING btree ("checked_at") WHERE started_at is not null and submitted_at is null and stop_reason is null;

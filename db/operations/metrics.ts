@@ -91,7 +91,7 @@ interface CallResult {
 }
 
 /**
- * Counts and times a call to a source, and records a span. The label `answer` is the result's
+ * Counts and times a call to a source, and records a span. The label `result` is the step's
  * `why`. Without a `why`, the label is its `verdict`, and without a verdict its `kind`.
  */
 export async function countCall<T extends CallResult>(
@@ -102,7 +102,7 @@ export async function countCall<T extends CallResult>(
   const begun = performance.now();
   const counted = async () => {
     // A call throws only if we aborted it.
-    const labels = await call.then(labelsOf, () => ({ answer: 'aborted' }));
+    const labels = await call.then(labelsOf, () => ({ result: 'aborted' }));
     const seconds = (performance.now() - begun) / 1000;
     time('npe_source_call_duration_seconds', { kind, source }, seconds);
     count('npe_source_calls_total', { kind, source, ...labels });
@@ -120,7 +120,7 @@ function labelsOf({
   cause,
   verdict,
 }: CallResult): Readonly<Record<string, string>> {
-  const answer = why ?? verdict ?? kind;
-  if (cause === undefined) return { answer };
-  return { answer, cause };
+  const result = why ?? verdict ?? kind;
+  if (cause === undefined) return { result };
+  return { result, cause };
 }

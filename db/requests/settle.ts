@@ -23,10 +23,10 @@ import { findSandboxEmails } from './sandbox.ts';
 type Request = typeof requests.$inferSelect;
 
 /**
- * How a lookup ended. After `answered`, the request is completed if there is a usable email, and is
+ * How a lookup ended. After `finished`, the request is completed if there is a usable email, and is
  * `not_found` otherwise. After `failed`, the request fails.
  */
-export type LookupEnd = 'answered' | 'failed';
+export type LookupEnd = 'finished' | 'failed';
 
 export interface Settlement extends Ended {
   readonly status: FinalStatus;
@@ -74,7 +74,7 @@ export async function settleIn(
   const { at } = request;
   const isLate = at > request.deadlineAt;
   let email: KnownEmail | undefined;
-  if (end === 'answered' && !isLate) email = await findEmail(tx, request, at, rules);
+  if (end === 'finished' && !isLate) email = await findEmail(tx, request, at, rules);
   let settled: Request;
   if (email) {
     settled = await complete(tx, requestId, email, at, rules.replayMs);

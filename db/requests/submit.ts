@@ -401,9 +401,9 @@ function later(at: Date, ms: number): Date {
 /** Counts a committed submit, new or repeated. */
 function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
   const { submittedAs: kind, organizationId, requestedType } = command;
-  if (outcome.kind === 'repeated') count('npe_submits_total', { kind, answer: 'repeat' });
+  if (outcome.kind === 'repeated') count('npe_submits_total', { kind, result: 'repeat' });
   if (outcome.kind !== 'accepted') return;
-  count('npe_submits_total', { kind, answer: 'new' });
+  count('npe_submits_total', { kind, result: 'new' });
   const sandbox = isSandbox(organizationId);
   const cost = PRICES[requestedType];
   const words = { requested_type: requestedType, sandbox: String(sandbox) };

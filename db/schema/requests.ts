@@ -255,7 +255,7 @@ export const requests = pgTable(
     index('requests_by_settlement').using('brin', table.settledAt),
     index('requests_by_lookup').on(table.lookupId).where(sql`lookup_id is not null`),
     index('requests_by_email').on(table.email).where(sql`email is not null`),
-    index('requests_answers_by_age').on(table.settledAt).where(sql`email is not null`),
+    index('requests_results_by_age').on(table.settledAt).where(sql`email is not null`),
   ],
 );
 

@@ -152,7 +152,7 @@ const SETTINGS = {
   /** The proxy for webhook deliveries. Null if they are sent without a proxy. */
   webhookProxy: ['WEBHOOK_PROXY', orNull(httpProxy())],
   webhookLogMs: ['WEBHOOK_LOG_RETENTION', duration(1000, 3650 * DAY).default(30 * DAY)],
-  answerRetentionMs: ['ANSWER_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
+  resultRetentionMs: ['RESULT_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
   evidenceRetentionMs: [
     'EVIDENCE_RETENTION',
     duration(DAY, 3650 * DAY).default(180 * DAY),

@@ -43,7 +43,7 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     retention: {
       // A free replay returns the stored result, so results are kept at least as long as the replay
       // window.
-      resultsMs: Math.max(config.answerRetentionMs, config.replayMs),
+      resultsMs: Math.max(config.resultRetentionMs, config.replayMs),
       evidenceMs: config.evidenceRetentionMs,
       // A delivery contains the custom data of its batch. The data is kept for twice the retry
       // schedule, so that it still exists at the last attempt.

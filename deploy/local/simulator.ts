@@ -9,7 +9,7 @@ import { registry } from './sim/registry.ts';
 import { rocketreach } from './sim/rocketreach.ts';
 import {
   createMemory,
-  type Question,
+  type SimRequest,
   type SimResponse,
   type Source,
 } from './sim/wire.ts';
@@ -85,10 +85,10 @@ export async function createSimulator(options: {
     if (found === null) return send(response, NOT_FOUND);
     const { name, route, id } = found;
     const body = objectIn(await text(request));
-    const question = { headers: request.headers, query, id, body };
-    const denied = source.deny(question, apiKey);
+    const given = { headers: request.headers, query, id, body };
+    const denied = source.deny(given, apiKey);
     if (denied) return send(response, denied);
-    const [subject, reply] = route(question, source.memory);
+    const [subject, reply] = route(given, source.memory);
     const status = reply === 'hang' ? null : reply.status;
     calls.push({ vendor: source.id, route: name, subject, status });
     if (reply === 'hang') return;
@@ -168,7 +168,7 @@ export const SIMULATED = {
   registry: 'fallback',
 };
 
-function objectIn(body: string): Question['body'] {
+function objectIn(body: string): SimRequest['body'] {
   try {
     return { ...JSON.parse(body) };
   } catch {

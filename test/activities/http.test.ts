@@ -111,10 +111,10 @@ test('a vendor call counts as possibly charged if its reused connection is reset
     else response.end('{}');
     served.add(socket);
   });
-  let answer = await get(url);
+  let reply = await get(url);
   // fetch opens a second connection if the first one is not idle yet.
-  for (let n = 0; n < 50 && answer.kind === 'response'; n += 1) answer = await get(url);
-  t.deepEqual(answer, UNANSWERED);
+  for (let n = 0; n < 50 && reply.kind === 'response'; n += 1) reply = await get(url);
+  t.deepEqual(reply, UNANSWERED);
 });
 
 test('reading an endless response from a vendor stops at a size limit', async (t) => {

@@ -100,12 +100,12 @@ async function lookUp(
     asked.push(vendor);
     const run = async (work: () => Promise<VendorResult>) =>
       (await new MockActivityEnvironment().run(work)) as VendorResult;
-    const question = { ...ids, vendor, again: false, until: Date.now() + DAY };
-    let answer = await run(() => createAskActivities(deps).askVendor(question));
-    if (answer.kind === 'later') {
+    const request = { ...ids, vendor, again: false, until: Date.now() + DAY };
+    let result = await run(() => createAskActivities(deps).askVendor(request));
+    if (result.kind === 'later') {
       await sql`update candidates set check_after = now() where npi = ${npi} and check_after is not null`;
       const { lookupId } = plan;
-      answer = await run(() =>
+      result = await run(() =>
         createVerifyActivities(deps).verifyEmails({
           ...ids,
           lookupId,
@@ -114,10 +114,10 @@ async function lookUp(
         }),
       );
     }
-    reason = answer.reason ?? answer.kind;
-    if (answer.kind === 'found' || answer.kind === 'stored') break;
+    reason = result.reason ?? result.kind;
+    if (result.kind === 'found' || result.kind === 'stored') break;
   }
-  const { status } = await settle(db, requestId, 'answered', reason, rules);
+  const { status } = await settle(db, requestId, 'finished', reason, rules);
   return [...asked, status, reason].join(' ');
 }
 
@@ -343,10 +343,10 @@ for (const [about, step] of [
       await lookUp(npi, { ...setting, clock: () => Date.now() + 3_600_000 }),
       'one completed found',
     );
-    const [answer] =
+    const [row] =
       await sql`select email_last_validated_at between now() - interval '1 minute' and now() as is_now
       from requests where npi = ${npi}`;
-    t.true(answer?.is_now);
+    t.true(row?.is_now);
   });
 }
 

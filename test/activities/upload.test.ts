@@ -183,14 +183,14 @@ test('while the lookups of an upload fail, it tries one NPI every five minutes',
   // NPIs for which no source is asked say nothing about an outage.
   await clock.advance(5 * MINUTE);
   await triesOne();
-  await endAll('answered', 'inactive');
+  await endAll('finished', 'inactive');
   await triesOne();
   await joinLookups(db, await open());
-  await endAll('answered', 'known_miss');
+  await endAll('finished', 'known_miss');
 
   await triesOne();
   await joinLookups(db, await open());
-  await endAll('answered', 'nobody');
+  await endAll('finished', 'nobody');
   await next();
   t.true((await open()).length > 50);
   t.is((await findUpload(db, { organizationId, uploadId }))?.total, 300);

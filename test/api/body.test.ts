@@ -22,10 +22,10 @@ async function brokenAt(
   body: string | Buffer<ArrayBuffer>,
   offset: number,
 ): Promise<void> {
-  const answer = await post(body);
+  const response = await post(body);
   const about = String(body).slice(0, 80);
-  const [{ msg, ...problem }, ...others] = JSON.parse(answer.text).detail;
-  t.is(answer.status, 422);
+  const [{ msg, ...problem }, ...others] = JSON.parse(response.text).detail;
+  t.is(response.status, 422);
   t.deepEqual(problem, { loc: ['body', offset], type: 'json_invalid' }, about);
   t.regex(msg, /^JSON decode error\. /);
   t.deepEqual(others, []);
@@ -116,12 +116,12 @@ test('an empty body gets a 422 "Field required", unless its content type is not 
   const headers = `Host: x\r\nX-API-Key: ${client.apiKey}\r\nConnection: close\r\n`;
   for (const extra of ['', 'Content-Length: 0\r\n', 'Transfer-Encoding: chunked\r\n']) {
     const end = extra.includes('chunked') ? '0\r\n\r\n' : '';
-    const answer = await exchange(
+    const response = await exchange(
       api.port,
       `POST ${SINGLE} HTTP/1.1\r\n${headers}${extra}\r\n${end}`,
     );
-    t.regex(answer, /^HTTP\/1\.1 422 /);
-    t.true(answer.endsWith(missing), answer);
+    t.regex(response, /^HTTP\/1\.1 422 /);
+    t.true(response.endsWith(missing), response);
   }
   t.is((await post('', { 'content-type': 'text/plain' })).status, 415);
 });
@@ -144,9 +144,9 @@ test('a body with a content type other than JSON, or with an encoding, gets a 41
     'text/plain, application/json',
   ];
   for (const type of refused) {
-    const answer = await post(GOOD, { 'content-type': type });
-    t.is(answer.status, 415, type);
-    t.is(answer.json.code, 'unsupported_media_type');
+    const response = await post(GOOD, { 'content-type': type });
+    t.is(response.status, 415, type);
+    t.is(response.json.code, 'unsupported_media_type');
   }
   t.is(
     (await post('{', { 'content-type': 'text/plain' })).status,
@@ -210,7 +210,7 @@ test('a client that sends its whole body of 5 MB before it reads still gets the 
     ['PUT /nowhere HTTP/1.1\r\n', 404],
   ] as const) {
     const head = `${request}Host: x\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n`;
-    const answer = await new Promise<string>((resolve, reject) => {
+    const response = await new Promise<string>((resolve, reject) => {
       const socket = connect(api.port, '127.0.0.1', () => {
         socket.pause();
         socket.write(head);
@@ -223,7 +223,7 @@ test('a client that sends its whole body of 5 MB before it reads still gets the 
       socket.on('error', reject);
       socket.on('close', () => resolve(heard));
     });
-    t.true(answer.startsWith(`HTTP/1.1 ${status} `), answer);
+    t.true(response.startsWith(`HTTP/1.1 ${status} `), response);
   }
 });
 
@@ -300,11 +300,13 @@ test('a request that is incomplete after 10 s gets a 408', async (t) => {
   );
   // Other clients are served in the meantime.
   t.is((await post(GOOD)).status, 202);
-  const answers = await Promise.all(ends);
-  for (const answer of answers) t.regex(answer, /^(?:HTTP\/1\.1 408 |HTTP\/1\.1 200 )/);
+  const responses = await Promise.all(ends);
+  for (const response of responses)
+    t.regex(response, /^(?:HTTP\/1\.1 408 |HTTP\/1\.1 200 )/);
   t.is(
-    answers.filter(
-      (answer) => / 408 /.test(answer.slice(0, 13)) && /x-request-id: /i.test(answer),
+    responses.filter(
+      (response) =>
+        / 408 /.test(response.slice(0, 13)) && /x-request-id: /i.test(response),
     ).length,
     44,
   );
@@ -316,16 +318,16 @@ test('a request that is incomplete after 10 s gets a 408', async (t) => {
  */
 function drip(port: number, beginning: string): Promise<string> {
   return new Promise((resolve) => {
-    let answer = '';
+    let response = '';
     const socket = connect(port, '127.0.0.1', () => socket.write(beginning));
     const timer = setInterval(() => socket.write(beginning && 'x'), 1000);
     socket.on('data', (chunk) => {
-      answer += chunk;
+      response += chunk;
     });
     socket.on('error', () => {});
     socket.on('close', () => {
       clearInterval(timer);
-      resolve(answer);
+      resolve(response);
     });
   });
 }

@@ -23,13 +23,13 @@ async function refused(
   status: number,
   code: string,
 ): Promise<void> {
-  const answer = await exchange(api.port, bytes);
-  t.true(answer.startsWith(`HTTP/1.1 ${status} `), answer);
-  t.regex(answer, /\r\nx-request-id: \S+\r\n/i);
-  t.regex(answer, /\r\ncontent-type: application\/problem\+json\r\n/i);
-  t.regex(answer, /\r\nx-content-type-options: nosniff\r\n/i);
-  t.regex(answer, /\r\ncache-control: no-store\r\n/i);
-  const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))) as {
+  const reply = await exchange(api.port, bytes);
+  t.true(reply.startsWith(`HTTP/1.1 ${status} `), reply);
+  t.regex(reply, /\r\nx-request-id: \S+\r\n/i);
+  t.regex(reply, /\r\ncontent-type: application\/problem\+json\r\n/i);
+  t.regex(reply, /\r\nx-content-type-options: nosniff\r\n/i);
+  t.regex(reply, /\r\ncache-control: no-store\r\n/i);
+  const body = JSON.parse(reply.slice(reply.indexOf('\r\n\r\n'))) as {
     status: number;
     code: string;
   };
@@ -142,27 +142,27 @@ test('a path with . or .. segments gets a 404', async (t) => {
 test('an idle connection stays open for longer than a request may take', async (t) => {
   const get = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
   const socket = connect(api.port, '127.0.0.1');
-  const answers = socket.setEncoding('utf8').iterator({ destroyOnReturn: false });
+  const replies = socket.setEncoding('utf8').iterator({ destroyOnReturn: false });
   socket.write(get);
-  t.regex((await answers.next()).value, /\r\nKeep-Alive: timeout=75\r\n/);
+  t.regex((await replies.next()).value, /\r\nKeep-Alive: timeout=75\r\n/);
   // This request times out, so its response comes when the whole time of a request has passed.
   await refused(t, submit('Content-Length: 20\r\n', ''), 408, 'request_timeout');
   socket.write(get);
-  t.regex((await answers.next()).value, /^HTTP\/1\.1 200 OK\r\n/);
+  t.regex((await replies.next()).value, /^HTTP\/1\.1 200 OK\r\n/);
   socket.destroy();
 });
 
 test('an idle connection is closed after the keep-alive time', async (t) => {
   const own = await startApi({ apiKeepAliveMs: 1000 });
-  const answer = await exchange(own.port, 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
-  t.regex(answer, /\r\nKeep-Alive: timeout=1\r\n/);
+  const reply = await exchange(own.port, 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
+  t.regex(reply, /\r\nKeep-Alive: timeout=1\r\n/);
   await own.stop();
 });
 
 test('headers and query strings that the API does not use do not change the response', async (t) => {
   const plain = await exchange(api.port, credits());
   t.regex(plain, /^HTTP\/1\.1 200 OK\r\n/);
-  const bodyOf = (answer: string) => answer.slice(answer.indexOf('\r\n\r\n'));
+  const bodyOf = (reply: string) => reply.slice(reply.indexOf('\r\n\r\n'));
   for (const extra of [
     'Cookie: a="b; ,,;=\r\n',
     'Cookie: __proto__=1; a=b; a=c\r\n',
@@ -182,10 +182,10 @@ test('headers and query strings that the API does not use do not change the resp
     'Content-Type: nonsense\r\n',
     'Prefer: wait=nonsense\r\n',
   ]) {
-    const answer = await exchange(api.port, credits(extra));
-    t.regex(answer, /^HTTP\/1\.1 200 OK\r\n/, extra);
-    t.is(bodyOf(answer), bodyOf(plain), extra);
-    t.notRegex(answer, /access-control|set-cookie|evil/i);
+    const reply = await exchange(api.port, credits(extra));
+    t.regex(reply, /^HTTP\/1\.1 200 OK\r\n/, extra);
+    t.is(bodyOf(reply), bodyOf(plain), extra);
+    t.notRegex(reply, /access-control|set-cookie|evil/i);
   }
   for (const query of [
     '?',
@@ -196,11 +196,11 @@ test('headers and query strings that the API does not use do not change the resp
     '#x',
     '?x#y',
   ]) {
-    const answer = await exchange(
+    const reply = await exchange(
       api.port,
       `GET /api/v1/credits${query} HTTP/1.1\r\n${keyed()}`,
     );
-    t.is(bodyOf(answer), bodyOf(plain), query);
+    t.is(bodyOf(reply), bodyOf(plain), query);
   }
 });
 

@@ -38,13 +38,13 @@ async function echoesOf(body: string): Promise<string[]> {
     .select({ id: webhookDeliveries.id })
     .from(webhookDeliveries)
     .where(eq(webhookDeliveries.batchId, json.batch_id));
-  const answers = await Promise.all([
+  const responses = await Promise.all([
     ...polls.map(async (path) => (await client.get(path)).text),
     loadDelivery(api.db, delivery?.id ?? '').then((loaded) => loaded.body),
   ]);
-  return answers.map((answer) => {
-    const start = answer.indexOf(',"custom_data":') + ',"custom_data":'.length;
-    return answer.slice(start, answer.lastIndexOf(',"usage":'));
+  return responses.map((response) => {
+    const start = response.indexOf(',"custom_data":') + ',"custom_data":'.length;
+    return response.slice(start, response.lastIndexOf(',"usage":'));
   });
 }
 
@@ -128,10 +128,10 @@ test('custom_data of 16 KiB is accepted, and one byte more is rejected', async (
       text,
       text,
     ]);
-    const answer = await submit(
+    const response = await submit(
       `{"npi":"${NPI}","custom_data":${sized(largest + width, char)}}`,
     );
-    t.deepEqual([answer.status, answer.text], [422, tooLarge], char);
+    t.deepEqual([response.status, response.text], [422, tooLarge], char);
   }
   const spaced = `{"npi":"${NPI}","custom_data":${' '.repeat(20_000)}{"a":1}${' '.repeat(20_000)}}`;
   t.deepEqual(await echoesOf(spaced), Array(3).fill('{"a":1}'));

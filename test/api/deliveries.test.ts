@@ -10,7 +10,7 @@ import { listBatchDeliveries } from '../../db/webhooks/log.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import {
-  type Answer,
+  type ApiResponse,
   createCaller,
   eventually,
   RULES,
@@ -77,7 +77,11 @@ function holdResponses(path: string): ServerResponse[] {
   return held;
 }
 
-function logOf(client: Caller, batchId: string, query = ''): Promise<Answer<PageView>> {
+function logOf(
+  client: Caller,
+  batchId: string,
+  query = '',
+): Promise<ApiResponse<PageView>> {
   return client.get<PageView>(`/api/v1/batch/${batchId}/deliveries${query}`);
 }
 
@@ -85,7 +89,7 @@ function resend(
   client: Caller,
   batchId: string,
   deliveryId: string,
-): Promise<Answer<DeliveryView>> {
+): Promise<ApiResponse<DeliveryView>> {
   return client.call('POST', `/api/v1/batch/${batchId}/deliveries/${deliveryId}/resend`);
 }
 
@@ -111,7 +115,7 @@ async function decided(
   });
 }
 
-function codeOf({ json }: Answer): string {
+function codeOf({ json }: ApiResponse): string {
   return (json as { readonly code: string }).code;
 }
 
@@ -287,12 +291,12 @@ test('all wrong parameters of the webhook log are reported together, in order', 
   const client = await idle.organization();
   const batchId = newId('bat');
   const problemsOf = async (path: string, method = 'GET') => {
-    const answer = await client.call<{ detail: { loc: string[]; type: string }[] }>(
+    const reply = await client.call<{ detail: { loc: string[]; type: string }[] }>(
       method,
       path,
     );
-    t.is(answer.status, 422, path);
-    return answer.json.detail.map(({ loc, type }) => [...loc, type]);
+    t.is(reply.status, 422, path);
+    return reply.json.detail.map(({ loc, type }) => [...loc, type]);
   };
   const list = `/api/v1/batch/${batchId}/deliveries`;
   t.deepEqual(await problemsOf('/api/v1/batch/x/deliveries?limit=0&cursor=x'), [
@@ -355,10 +359,10 @@ for (const mode of ['real-time', 'batch'] as const) {
         `/api/v1/batch/${json.batch_id}`,
         ...json.requests.map(({ poll_url }) => poll_url),
       ];
-      const answers = await Promise.all(urls.map((poll) => client.get(poll)));
+      const replies = await Promise.all(urls.map((poll) => client.get(poll)));
       return {
-        statuses: answers.map((answer) => answer.json.webhook?.status),
-        etags: answers.slice(0, 2).map(({ headers }) => headers.get('etag')),
+        statuses: replies.map((reply) => reply.json.webhook?.status),
+        etags: replies.slice(0, 2).map(({ headers }) => headers.get('etag')),
       };
     };
     // In real-time mode the second request has its own delivery, which stays failed.
@@ -424,8 +428,8 @@ test('a webhook cannot be resent if its request is not final or webhooks are sus
   t.is(none?.status, 'none');
   for (const suspended of [true, false]) {
     await suspendWebhooks(idle.db, BY, client.organizationId, suspended);
-    const answer = await resend(client, never, none?.id ?? '');
-    t.deepEqual([answer.status, codeOf(answer)], [409, 'webhooks_suspended']);
+    const reply = await resend(client, never, none?.id ?? '');
+    t.deepEqual([reply.status, codeOf(reply)], [409, 'webhooks_suspended']);
   }
 });
 
@@ -435,12 +439,12 @@ test('resends and requests for the webhook log count against the rate limit', as
   await fail(json);
   const [delivery] = (await logOf(client, json.batch_id)).json.deliveries;
   const path = `/api/v1/batch/${json.batch_id}/deliveries/${delivery?.id}/resend`;
-  const answer = await client.call('POST', path, '{"broken', {
+  const reply = await client.call('POST', path, '{"broken', {
     'content-type': 'text/plain',
   });
-  t.is(answer.status, 202);
-  t.is(answer.headers.get('x-ratelimit-limit'), '100000');
-  t.is(answer.headers.get('cache-control'), 'no-store');
+  t.is(reply.status, 202);
+  t.is(reply.headers.get('x-ratelimit-limit'), '100000');
+  t.is(reply.headers.get('cache-control'), 'no-store');
   t.is((await client.get(path)).status, 405);
   t.is((await createCaller(idle.baseUrl, 'npe_wrong').call('POST', path)).status, 401);
 });

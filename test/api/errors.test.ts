@@ -7,7 +7,12 @@ import { newId } from '../../db/connection/ids.ts';
 import { batches } from '../../db/schema.ts';
 import { freePort } from '../../deploy/ports.ts';
 import { fresh, openEmptyDatabase } from '../support/database.ts';
-import { type Answer, createCaller, eventually, grant } from '../support/organization.ts';
+import {
+  type ApiResponse,
+  createCaller,
+  eventually,
+  grant,
+} from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // Tests every error except 422: its body, its headers, the order of the checks, and that it reveals
@@ -36,7 +41,7 @@ const send = async (
   method: string,
   path: string,
   headers: Record<string, string> = {},
-): Promise<Answer> => {
+): Promise<ApiResponse> => {
   const body = method === 'POST' ? '{' : undefined;
   const response = await fetch(`${api.baseUrl}${path}`, {
     method,
@@ -54,24 +59,24 @@ const send = async (
 /** Checks that a response is an RFC 9457 problem with exactly these members and an id to quote. */
 function isProblem(
   t: ExecutionContext,
-  answer: Answer,
+  reply: ApiResponse,
   status: number,
   code: string,
   members: object = {},
 ): void {
-  t.is(answer.status, status, answer.text);
-  t.is(answer.headers.get('content-type'), 'application/problem+json');
-  t.truthy(answer.headers.get('x-request-id'));
-  t.is(answer.headers.get('x-content-type-options'), 'nosniff');
-  t.is(answer.headers.get('cache-control'), 'no-store');
-  t.is(answer.headers.get('link'), `</docs/errors#${code}>; rel="help"`);
-  const { title, detail, ...rest } = JSON.parse(answer.text) as Record<string, unknown>;
+  t.is(reply.status, status, reply.text);
+  t.is(reply.headers.get('content-type'), 'application/problem+json');
+  t.truthy(reply.headers.get('x-request-id'));
+  t.is(reply.headers.get('x-content-type-options'), 'nosniff');
+  t.is(reply.headers.get('cache-control'), 'no-store');
+  t.is(reply.headers.get('link'), `</docs/errors#${code}>; rel="help"`);
+  const { title, detail, ...rest } = JSON.parse(reply.text) as Record<string, unknown>;
   t.is(typeof title, 'string');
   t.regex(String(detail), /^[A-Z](?!.*(?:[{}]|undefined)).*\.$/);
   t.deepEqual(rest, { type: 'about:blank', status, code, ...members });
-  t.is(answer.headers.get('www-authenticate'), status === 401 ? 'Bearer' : null);
-  t.is(answer.headers.has('allow'), status === 405);
-  t.is(answer.headers.has('retry-after'), [409, 429, 503].includes(status));
+  t.is(reply.headers.get('www-authenticate'), status === 401 ? 'Bearer' : null);
+  t.is(reply.headers.has('allow'), status === 405);
+  t.is(reply.headers.has('retry-after'), [409, 429, 503].includes(status));
 }
 
 test('every endpoint returns a 401 without an API key or with an invalid one', async (t) => {
@@ -155,10 +160,10 @@ test("a 401 says what is wrong with the API key's format, without repeating the 
     [{ 'x-api-key': 'null' }, /The variable that should contain it is not set/],
   ];
   for (const [headers, expected] of cases) {
-    const answer = await send('GET', '/api/v1/credits', headers);
-    isProblem(t, answer, 401, 'api_key_invalid');
-    t.regex(answer.text.replaceAll('\\"', '"'), expected);
-    t.false(answer.text.includes(apiKey));
+    const reply = await send('GET', '/api/v1/credits', headers);
+    isProblem(t, reply, 401, 'api_key_invalid');
+    t.regex(reply.text.replaceAll('\\"', '"'), expected);
+    t.false(reply.text.includes(apiKey));
   }
 });
 
@@ -193,10 +198,10 @@ test('a trailing slash is ignored, and a 404 links to the documentation', async 
   }
   isProblem(t, await send('GET', '/api/v1/email/'), 405, 'method_not_allowed');
   for (const path of ['/api/v1/', '/nowhere/', '/%zz/', '/api/v1/credits//']) {
-    const answer = await send('GET', path);
-    isProblem(t, answer, 404, 'not_found');
+    const reply = await send('GET', path);
+    isProblem(t, reply, 404, 'not_found');
     t.regex(
-      answer.text,
+      reply.text,
       /"There is nothing at this path\. Use .* The documentation is at \/docs\."/,
       path,
     );
@@ -343,7 +348,7 @@ test("another organization's id gets exactly the same 404 as an unknown id", asy
 });
 
 /** Returns the headers except those that differ between any two responses. */
-function comparable({ headers }: Answer): string[] {
+function comparable({ headers }: ApiResponse): string[] {
   const own = /^(?:date|connection|keep-alive|x-request-id|ratelimit|x-ratelimit)/;
   return [...headers]
     .filter(([name]) => !own.test(name))
@@ -395,10 +400,10 @@ test('a 405 lists the allowed methods, with and without a key', async (t) => {
     const methods = allow === 'POST' ? ['GET', 'HEAD'] : ['POST'];
     for (const method of [...methods, 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'PROPFIND']) {
       for (const headers of [{}, { 'x-api-key': apiKey }]) {
-        const answer = await send(method, path, headers);
-        t.is(answer.headers.get('allow'), allow, `${method} ${path}`);
-        if (method === 'HEAD') t.deepEqual([answer.status, answer.text], [405, '']);
-        else isProblem(t, answer, 405, 'method_not_allowed');
+        const reply = await send(method, path, headers);
+        t.is(reply.headers.get('allow'), allow, `${method} ${path}`);
+        if (method === 'HEAD') t.deepEqual([reply.status, reply.text], [405, '']);
+        else isProblem(t, reply, 405, 'method_not_allowed');
       }
     }
   }
@@ -429,8 +434,8 @@ test('a request is checked in a fixed order, and only the first error is returne
   await setLimit(api.db, BY, client.organizationId, 100);
   // A new limit applies within a second.
   const unlimited = await eventually(async () => {
-    const answer = await status('POST', '/api/v1/email', large, bad);
-    return answer === 429 ? null : answer;
+    const reply = await status('POST', '/api/v1/email', large, bad);
+    return reply === 429 ? null : reply;
   });
   t.is(unlimited, 413, 'size before type');
   t.is(await status('POST', '/api/v1/email', '{', bad), 415, 'type before validation');
@@ -506,9 +511,9 @@ test('without PostgreSQL, requests get a 503 with Retry-After, and /healthz a 20
   try {
     const { call, get } = createCaller(away.baseUrl, apiKey);
     for (const [method, path] of KEYED) {
-      const answer = await call(method, path, method === 'POST' ? '{' : undefined);
-      isProblem(t, answer, 503, 'service_unavailable');
-      t.regex(answer.headers.get('retry-after') ?? '', /^[1-9][0-9]?$/);
+      const reply = await call(method, path, method === 'POST' ? '{' : undefined);
+      isProblem(t, reply, 503, 'service_unavailable');
+      t.regex(reply.headers.get('retry-after') ?? '', /^[1-9][0-9]?$/);
       const { status } = await call(method, path, method === 'POST' ? '{' : undefined, {
         authorization: 'Bearer x',
       });
@@ -554,9 +559,9 @@ test('without migrations, the API is not ready, and its responses contain no SQL
     const { get } = createCaller(empty.baseUrl, apiKey);
     const ready = await get('/readyz');
     t.deepEqual([ready.status, ready.text], [503, '{"status":"migrations_missing"}']);
-    const answer = await get('/api/v1/credits', { 'x-request-id': 'quote-me' });
-    isProblem(t, answer, 500, 'internal_error');
-    t.notRegex(answer.text, /sql|select|api_keys|relation|postgres/i);
+    const reply = await get('/api/v1/credits', { 'x-request-id': 'quote-me' });
+    isProblem(t, reply, 500, 'internal_error');
+    t.notRegex(reply.text, /sql|select|api_keys|relation|postgres/i);
     const log = lines.join('');
     t.regex(log, /"http_request_id":"quote-me".*"msg":"request failed"/);
     t.notRegex(log, /select|api_keys|\\\\x/i);

@@ -218,13 +218,13 @@ test('the list of batches can be filtered by status, time, and NPI', async (t) =
 test('all wrong parameters of the batch list or credit ledger are reported together', async (t) => {
   const client = await api.organization();
   const problemsOf = async (path: string) => {
-    const answer = await client.get<{
+    const response = await client.get<{
       detail: { loc: string[]; msg: string; type: string }[];
     }>(path);
-    t.is(answer.status, 422, path);
-    for (const problem of answer.json.detail)
+    t.is(response.status, 422, path);
+    for (const problem of response.json.detail)
       t.deepEqual(Object.keys(problem), ['loc', 'msg', 'type']);
-    return answer.json.detail.map(({ loc, type }) => [...loc, type]);
+    return response.json.detail.map(({ loc, type }) => [...loc, type]);
   };
   t.deepEqual(
     await problemsOf(`${BATCHES}?cursor=x&limit=0&npi=x&until=x&since=x&status=x`),

@@ -105,9 +105,9 @@ test('an Idempotency-Key with another body is rejected, however small the differ
     `${withData(data).slice(0, -1)},"webhook":{"url":"https://example.com"}}`,
   ];
   for (const other of others) {
-    const answer = await send(client, other, 'k');
-    t.is(answer.status, 422, other);
-    t.is(answer.text, mismatch);
+    const response = await send(client, other, 'k');
+    t.is(response.status, 422, other);
+    t.is(response.text, mismatch);
   }
   t.is(await batchesOf(client), 1);
   const bulk = await api.organization(10);
@@ -125,7 +125,7 @@ test("an Idempotency-Key applies to one organization and path, and quotes don't 
   const [one, two] = [await api.organization(10), await api.organization(10)];
   const body = `{"npi":"${NPI}","npis":["${NPI}"]}`;
   const { apiKey } = await issueKey(api.db, BY, one.organizationId, 'second');
-  const answers = [
+  const responses = [
     await send(one, body, 'k'),
     await send(two, body, 'k'),
     await send(one, body, 'k', `${SINGLE}/bulk`),
@@ -133,11 +133,11 @@ test("an Idempotency-Key applies to one organization and path, and quotes don't 
     await send(one, body, 'k2'),
   ];
   t.deepEqual(
-    answers.map(({ status, headers }) => [status, headers.get('idempotent-replayed')]),
+    responses.map(({ status, headers }) => [status, headers.get('idempotent-replayed')]),
     Array(5).fill([202, null]),
   );
-  t.is(new Set(answers.map(({ json }) => json.batch_id)).size, 5);
-  const first = answers[0]?.text ?? '';
+  t.is(new Set(responses.map(({ json }) => json.batch_id)).size, 5);
+  const first = responses[0]?.text ?? '';
   t.is(
     (await send(createCaller(api.baseUrl, apiKey), body, 'k')).text,
     first,
@@ -167,13 +167,13 @@ test('two equal submits without an Idempotency-Key both create a batch', async (
 test('concurrent submits with the same Idempotency-Key create one batch', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
-  const answers = await Promise.all(
+  const responses = await Promise.all(
     bodies.flatMap((body, i) =>
       Array.from({ length: 10 }, () => send(client, body, `key-${i}`)),
     ),
   );
   for (const [i] of bodies.entries()) {
-    const mine = answers.slice(i * 10, i * 10 + 10);
+    const mine = responses.slice(i * 10, i * 10 + 10);
     t.true(mine.every(({ status }) => status === 202));
     t.is(new Set(mine.map(({ text }) => text)).size, 1);
     t.is(mine.filter(({ headers }) => headers.has('idempotent-replayed')).length, 9);
@@ -184,9 +184,9 @@ test('concurrent submits with the same Idempotency-Key create one batch', async 
 test('if different submits share an Idempotency-Key at the same time, one is accepted', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
-  const answers = await Promise.all(bodies.map((body) => send(client, body, 'k')));
-  t.is(answers.filter(({ status }) => status === 202).length, 1);
-  t.is(answers.filter(({ text }) => text === mismatch).length, 9);
+  const responses = await Promise.all(bodies.map((body) => send(client, body, 'k')));
+  t.is(responses.filter(({ status }) => status === 202).length, 1);
+  t.is(responses.filter(({ text }) => text === mismatch).length, 9);
   t.is(await batchesOf(client), 1);
 });
 

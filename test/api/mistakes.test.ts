@@ -18,13 +18,13 @@ type Body = Parameters<ApiClient['call']>[2];
 type Headers = Record<string, string>;
 
 /** Sends a request, and returns everything in the response that says what to do. */
-async function answerTo(method: string, path: string, body?: Body, headers?: Headers) {
-  const answer = await client.call<{
+async function responseTo(method: string, path: string, body?: Body, headers?: Headers) {
+  const reply = await client.call<{
     readonly detail?: string | readonly { readonly msg: string }[];
   }>(method, path, body, headers);
-  const detail = answer.json?.detail ?? [];
+  const detail = reply.json?.detail ?? [];
   const texts = typeof detail === 'string' ? [detail] : detail.map(({ msg }) => msg);
-  return { status: answer.status, headers: answer.headers, text: texts.join('\n') };
+  return { status: reply.status, headers: reply.headers, text: texts.join('\n') };
 }
 
 type Said = readonly [mistake: unknown, advice: RegExp];
@@ -76,7 +76,7 @@ const FIELDS: readonly Said[] = [
 for (const [mistake, advice] of FIELDS) {
   test(`a single submit with ${JSON.stringify(mistake).slice(0, 50)} gets advice`, async (t) => {
     const body = JSON.stringify(Object.assign({ npi: NPI }, mistake));
-    const { status, text } = await answerTo('POST', SINGLE, body);
+    const { status, text } = await responseTo('POST', SINGLE, body);
     t.is(status, 422);
     t.regex(text, advice);
   });
@@ -99,7 +99,7 @@ const LISTS: readonly Said[] = [
 for (const [npis, advice] of LISTS) {
   const shown = JSON.stringify(npis)?.slice(0, 40);
   test(`a bulk submit with npis ${shown} gets advice`, async (t) => {
-    const { status, text } = await answerTo('POST', BULK, JSON.stringify({ npis }));
+    const { status, text } = await responseTo('POST', BULK, JSON.stringify({ npis }));
     t.is(status, 422);
     t.regex(text, advice);
   });
@@ -153,9 +153,9 @@ const BODIES: readonly (readonly [
 
 for (const [title, body, headers, status, advice] of BODIES) {
   test(`a submit with ${title} gets a ${status} with advice`, async (t) => {
-    const answer = await answerTo('POST', SINGLE, body, headers);
-    t.is(answer.status, status);
-    t.regex(answer.text, advice);
+    const reply = await responseTo('POST', SINGLE, body, headers);
+    t.is(reply.status, status);
+    t.regex(reply.text, advice);
   });
 }
 
@@ -192,9 +192,9 @@ const PATHS: readonly (readonly [string, number, RegExp])[] = [
 for (const [asked, status, advice] of PATHS) {
   const [method = '', path = ''] = asked.split(' ');
   test(`${asked.slice(0, 40)} gets a ${status} with advice`, async (t) => {
-    const answer = await answerTo(method, path);
-    t.is(answer.status, status);
-    t.regex(answer.text, advice);
+    const reply = await responseTo(method, path);
+    t.is(reply.status, status);
+    t.regex(reply.text, advice);
   });
 }
 
@@ -206,12 +206,12 @@ test('strict handling says what to do about fields and preferences that we ignor
     webhook_url: 'https://a.example',
     webhook: { url: 'https://a.example', events: [] },
   });
-  const lenient = await answerTo('POST', SINGLE, body, { prefer: 'wait=abc' });
+  const lenient = await responseTo('POST', SINGLE, body, { prefer: 'wait=abc' });
   t.is(lenient.status, 202);
   t.is(lenient.headers.get('ignored-fields'), 'email_type, webhook_url, webhook.events');
   for (const wrong of ['wait=abc', 'wait', 'until=final', 'return=minimum']) {
     const prefer = `handling=strict, ${wrong}`;
-    const { status, text } = await answerTo('POST', SINGLE, body, { prefer });
+    const { status, text } = await responseTo('POST', SINGLE, body, { prefer });
     t.is(status, 422);
     t.regex(text, /Remove it, or use 'npi', 'enrichment_email_type', 'webhook' or/);
     t.regex(text, /Remove it, or use 'url' or 'mode'/);

@@ -7,7 +7,7 @@ import type Joi from 'joi';
 import { bulkBody, singleBody } from '../../api/http/submit-body.ts';
 import { check } from '../../api/http/validation.ts';
 import type { JsonObject } from '../../api/openapi/schemas.ts';
-import * as answers from '../../api/openapi/schemas.ts';
+import * as schemas from '../../api/openapi/schemas.ts';
 import { PROBLEMS } from '../../api/problems.ts';
 import { ROUTES } from '../../api/routes.ts';
 import { revokeKey } from '../../db/accounts/keys.ts';
@@ -16,7 +16,7 @@ import { newId } from '../../db/connection/ids.ts';
 import { storedEmails } from '../../db/schema.ts';
 import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
-import { type Answer, createCaller, exchange } from '../support/organization.ts';
+import { type ApiResponse, createCaller, exchange } from '../support/organization.ts';
 import { openapi } from '../support/site.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
@@ -61,33 +61,33 @@ function conforms(
   t: ExecutionContext,
   operation: string,
   status: number,
-  answer: Answer,
+  reply: ApiResponse,
 ): void {
-  t.is(answer.status, status, answer.text);
-  t.deepEqual(misfits(operation, answer), [], `${operation} ${status}: ${answer.text}`);
+  t.is(reply.status, status, reply.text);
+  t.deepEqual(misfits(operation, reply), [], `${operation} ${status}: ${reply.text}`);
   const exact = exactSchema(operation, status);
-  if (exact && answer.headers.get('content-type')?.includes('json')) {
-    const { error } = exact.validate(JSON.parse(answer.text), { convert: false });
+  if (exact && reply.headers.get('content-type')?.includes('json')) {
+    const { error } = exact.validate(JSON.parse(reply.text), { convert: false });
     t.is(error?.message, undefined, `${operation} ${status}`);
   }
 }
 
 function exactSchema(operation: string, status: number): Joi.Schema | null {
-  if (operation === RESEND_FAILED && status === 202) return answers.resentResponse;
+  if (operation === RESEND_FAILED && status === 202) return schemas.resentResponse;
   if (status === 202)
-    return operation === RESEND ? answers.deliveryResponse : answers.submitResponse;
-  if (status === 422) return answers.invalidResponse;
-  if (status === 402) return answers.insufficientResponse;
+    return operation === RESEND ? schemas.deliveryResponse : schemas.submitResponse;
+  if (status === 422) return schemas.invalidResponse;
+  if (status === 402) return schemas.insufficientResponse;
   if (operation.endsWith('openapi.json') && status < 400) return null;
   if (operation.endsWith('z') && [200, 503].includes(status))
-    return answers.healthResponse;
-  if (status >= 400) return answers.problemResponse;
-  if (operation === DELIVERY) return answers.deliveryResponse;
-  if ([DELIVERIES, ALL_DELIVERIES].includes(operation)) return answers.deliveriesResponse;
-  if (operation === BATCHES) return answers.batchesResponse;
-  if (operation === LEDGER) return answers.ledgerResponse;
-  if (operation === USAGE) return answers.usageResponse;
-  return operation === CREDITS ? answers.creditsResponse : answers.envelope;
+    return schemas.healthResponse;
+  if (status >= 400) return schemas.problemResponse;
+  if (operation === DELIVERY) return schemas.deliveryResponse;
+  if ([DELIVERIES, ALL_DELIVERIES].includes(operation)) return schemas.deliveriesResponse;
+  if (operation === BATCHES) return schemas.batchesResponse;
+  if (operation === LEDGER) return schemas.ledgerResponse;
+  if (operation === USAGE) return schemas.usageResponse;
+  return operation === CREDITS ? schemas.creditsResponse : schemas.envelope;
 }
 
 test('/openapi.json is valid OpenAPI 3.1', async (t) => {
@@ -372,7 +372,10 @@ test('errors of submits match /openapi.json: 402, 409, 413, 415, 422', async (t)
 });
 
 /** Runs `ask` while a transaction holds the Idempotency-Key `busy`. */
-async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<Answer> {
+async function whileRunning(
+  path: string,
+  ask: () => Promise<ApiResponse>,
+): Promise<ApiResponse> {
   return await api.db.drizzle.transaction(async (tx) => {
     await tx.execute(sql`
       insert into idempotency_keys (organization_id, method, path, key, fingerprint, created_at, expires_at)
@@ -534,7 +537,7 @@ test('errors of every operation match /openapi.json: 400, 405, 408, 431', async 
 });
 
 /** Parses a raw response into the form that the other tests get from fetch. */
-function toResponse(raw: string): Answer {
+function toResponse(raw: string): ApiResponse {
   const [head = '', text = ''] = raw.split('\r\n\r\n');
   const [status = '', ...lines] = head.split('\r\n');
   const headers = new Headers(

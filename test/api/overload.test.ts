@@ -118,23 +118,26 @@ const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
 // Fails without `boundPipelines` of api/http/connection.ts.
 test('a connection with more than 32 pipelined requests is closed', async (t) => {
   for (const more of ['', BROKEN]) {
-    t.is(await answersTo(KEYLESS.repeat(200) + more), '', more);
+    t.is(await responsesTo(KEYLESS.repeat(200) + more), '', more);
   }
   const last = KEYLESS.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n');
-  t.is((await answersTo(KEYLESS.repeat(32) + last)).split('HTTP/1.1 401').length - 1, 33);
+  t.is(
+    (await responsesTo(KEYLESS.repeat(32) + last)).split('HTTP/1.1 401').length - 1,
+    33,
+  );
 });
 
 /** Returns all that the API writes to a new connection until the connection ends. */
-async function answersTo(text: string): Promise<string> {
+async function responsesTo(text: string): Promise<string> {
   const socket = connect(api.port, '127.0.0.1');
-  let answers = '';
+  let replies = '';
   socket.on('data', (bytes) => {
-    answers += bytes;
+    replies += bytes;
   });
   socket.on('error', () => {});
   socket.write(text);
   await once(socket, 'close');
-  return answers;
+  return replies;
 }
 
 // Fails unless `guesses.refusal` is called before `authenticate` in api/http/auth.ts.
@@ -202,8 +205,7 @@ const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
     body: '{"npi":"2000000010"}',
   });
 
-const codeOf = async (answer: Response) =>
-  ((await answer.json()) as { code: string }).code;
+const codeOf = async (reply: Response) => ((await reply.json()) as { code: string }).code;
 
 // Fails without `maxPerClient` and `maxRunningPerClient` of the writes in api/http/turn-queue.ts,
 // and unless `enterQueue` comes before `countRequest`.
@@ -212,11 +214,11 @@ test.serial(
   async (t) => {
     const [client, other] = [await api.organization(1000, 150), await api.organization()];
     const release = await holdBalance(client);
-    const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
+    const pending = Array.from({ length: 120 }, () => submitOnce(api, client));
     const isRefused = ({ status }: Response) => status === 429;
     // The queue is full once one submit has been refused.
     const refused = await Promise.any(
-      answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
+      pending.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
     );
     t.is(await codeOf(refused), 'too_many_at_once');
     t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
@@ -226,11 +228,9 @@ test.serial(
     t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
     t.is((await submitOnce(api, other)).status, 202);
     await release();
-    const accepted = (await Promise.all(answering)).filter(
-      ({ status }) => status === 202,
-    );
+    const accepted = (await Promise.all(pending)).filter(({ status }) => status === 202);
     t.true(accepted.length > 0 && accepted.length <= 100);
-    t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
+    t.is((await Promise.all(pending)).filter(isRefused).length, 120 - accepted.length);
     const [hits] =
       await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
     t.is(hits?.n, accepted.length);
@@ -248,18 +248,18 @@ test.serial(
       own.organization(),
     ]);
     const releases = await Promise.all(clients.map(holdBalance));
-    const answering = clients.flatMap((client) =>
+    const pending = clients.flatMap((client) =>
       Array.from({ length: 50 }, () => submitOnce(own, client)),
     );
     const refused = await Promise.any(
-      answering.map((one) =>
-        one.then((answer) => (answer.status === 503 ? answer : Promise.reject())),
+      pending.map((one) =>
+        one.then((reply) => (reply.status === 503 ? reply : Promise.reject())),
       ),
     );
     t.is(await codeOf(refused), 'overloaded');
     t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
     for (const release of releases) await release();
-    const statuses = new Set((await Promise.all(answering)).map(({ status }) => status));
+    const statuses = new Set((await Promise.all(pending)).map(({ status }) => status));
     t.deepEqual([...statuses].sort(), [202, 503]);
     await own.stop();
   },
@@ -287,10 +287,10 @@ test('a client that disconnects while its API key is looked up leaves the submit
     for (const socket of sockets) await once(socket.destroy(), 'close');
     await fetch(`${own.baseUrl}/healthz`);
   });
-  const answers = await Promise.all(
+  const replies = await Promise.all(
     Array.from({ length: 20 }, () => submitOnce(own, client)),
   );
-  t.deepEqual([...new Set(answers.map(({ status }) => status))], [202]);
+  t.deepEqual([...new Set(replies.map(({ status }) => status))], [202]);
   await own.stop();
 });
 

@@ -111,15 +111,15 @@ test('a poll with If-None-Match and the current ETag gets a 304 without a body',
     const known = (await client.get(path)).headers.get('etag') ?? '';
     t.regex(known, /^"[^"]+"$/);
     for (const header of [known, `W/${known}`, `"x", ${known}`, `${known},"x"`, '*']) {
-      const answer = await client.get(path, { 'if-none-match': header });
+      const reply = await client.get(path, { 'if-none-match': header });
       t.deepEqual(
-        [answer.status, answer.text, answer.headers.get('etag')],
+        [reply.status, reply.text, reply.headers.get('etag')],
         [304, '', known],
         header,
       );
-      t.is(answer.headers.get('content-type'), null);
-      t.is(answer.headers.get('retry-after'), '1');
-      t.true(answer.headers.has('ratelimit'));
+      t.is(reply.headers.get('content-type'), null);
+      t.is(reply.headers.get('retry-after'), '1');
+      t.true(reply.headers.has('ratelimit'));
     }
     for (const header of ['"x"', known.slice(1, -1), 'W/"x"', '', '""', `"${known}"`]) {
       t.is((await client.get(path, { 'if-none-match': header })).status, 200, header);
@@ -211,13 +211,13 @@ test.serial(
 test('every response forbids caching, even if it is compressed or a 304', async (t) => {
   const client = await api.organization(100);
   const { batch_id } = (await client.bulk({ npis: Array(60).fill('1234567893') })).json;
-  const answer = await client.get(`/api/v1/batch/${batch_id}`, {
+  const reply = await client.get(`/api/v1/batch/${batch_id}`, {
     'accept-encoding': 'gzip',
   });
-  t.is(answer.headers.get('content-encoding'), 'gzip');
-  const known = { 'if-none-match': answer.headers.get('etag') ?? '' };
+  t.is(reply.headers.get('content-encoding'), 'gzip');
+  const known = { 'if-none-match': reply.headers.get('etag') ?? '' };
   for (const one of [
-    answer,
+    reply,
     await client.get(`/api/v1/batch/${batch_id}`, known),
     await client.single({ npi: '1234567893' }),
     await client.get('/api/v1/credits'),
@@ -225,6 +225,6 @@ test('every response forbids caching, even if it is compressed or a 304', async 
     t.is(one.headers.get('cache-control'), 'no-store', String(one.status));
     t.is(one.headers.get('x-content-type-options'), 'nosniff', String(one.status));
   }
-  t.regex(answer.headers.get('vary') ?? '', /accept-encoding/i);
-  t.is(answer.json.data.length, 60);
+  t.regex(reply.headers.get('vary') ?? '', /accept-encoding/i);
+  t.is(reply.json.data.length, 60);
 });

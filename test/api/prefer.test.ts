@@ -34,11 +34,11 @@ test('a poll with Prefer: wait returns as soon as its request is final', async (
   const known = (await client.get(path)).headers.get('etag') ?? '';
   const waiting = client.get(path, { ...WAIT, 'if-none-match': known });
   await settle(stack.db, requestId, 'failed', 'test', RULES);
-  const answer = await waiting;
-  t.is(answer.status, 200);
-  t.is(answer.json.data[0]?.status, 'failed');
-  t.is(answer.headers.get('preference-applied'), 'wait=50');
-  t.is(answer.headers.get('retry-after'), null);
+  const reply = await waiting;
+  t.is(reply.status, 200);
+  t.is(reply.json.data[0]?.status, 'failed');
+  t.is(reply.headers.get('preference-applied'), 'wait=50');
+  t.is(reply.headers.get('retry-after'), null);
 });
 
 test('with until=change, a poll waits only for changes of its own request or batch', async (t) => {
@@ -236,22 +236,22 @@ test('500 polls can wait at once without database connections, and more return a
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
-  let answered = 0;
+  let responded = 0;
   const waiting = Array.from({ length: 510 }, async () => {
-    const answer = await client.get(path, WAIT);
-    answered += 1;
-    return answer;
+    const reply = await client.get(path, WAIT);
+    responded += 1;
+    return reply;
   });
   // While all of them wait, others are still served, although the pool has only 20 connections.
   for (let i = 0; i < 20; i += 1) t.is((await client.get(path)).status, 200);
-  await eventually(async () => answered === 10 || null);
+  await eventually(async () => responded === 10 || null);
   await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
-  const answers = await Promise.all(waiting);
-  const waited = answers.filter(
+  const replies = await Promise.all(waiting);
+  const waited = replies.filter(
     ({ headers }) => headers.get('preference-applied') !== null,
   );
   t.is(waited.length, 500);
-  t.true(waited.every((answer) => answer.json.batch.status === 'completed'));
+  t.true(waited.every((reply) => reply.json.batch.status === 'completed'));
 });
 
 test('a poll still sees a change after the connection that listens for changes is lost', async (t) => {
@@ -338,9 +338,9 @@ test('an invalid Prefer header is ignored', async (t) => {
     'wait',
     'until=change',
   ]) {
-    const answer = await client.get(`/api/v1/batch/${json.batch_id}`, { prefer });
-    t.is(answer.status, 200);
-    t.is(answer.headers.get('preference-applied'), null);
+    const reply = await client.get(`/api/v1/batch/${json.batch_id}`, { prefer });
+    t.is(reply.status, 200);
+    t.is(reply.headers.get('preference-applied'), null);
   }
 });
 

@@ -3,7 +3,7 @@ import { issueKey } from '../../db/accounts/keys.ts';
 import { takePlaces } from '../../db/accounts/limits.ts';
 import { setLimit } from '../../db/accounts/organizations.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { type Answer, createCaller, eventually } from '../support/organization.ts';
+import { type ApiResponse, createCaller, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Tests the rate limit (DECISIONS.md, Keys and rate) with two API processes on one database.
@@ -35,7 +35,7 @@ async function setHits(
 /** Checks the limit and the remaining requests in both families of headers. */
 function says(
   t: ExecutionContext,
-  { headers }: Answer,
+  { headers }: ApiResponse,
   limit: number,
   remaining: number,
   reset?: number,
@@ -56,10 +56,10 @@ function says(
 test('with a limit of 100, two API processes together admit 100 requests of a key', async (t) => {
   const client = await api.organization(0, 100);
   const other = createCaller(second.baseUrl, client.apiKey);
-  const answers = await Promise.all(
+  const responses = await Promise.all(
     Array.from({ length: 130 }, (_, i) => credits(i % 2 === 0 ? client : other)),
   );
-  const admitted = answers.filter(({ status }) => status === 200);
+  const admitted = responses.filter(({ status }) => status === 200);
   t.is(admitted.length, 100);
   t.deepEqual(
     admitted
@@ -67,7 +67,7 @@ test('with a limit of 100, two API processes together admit 100 requests of a ke
       .sort((a, b) => b - a),
     Array.from({ length: 100 }, (_, i) => 99 - i),
   );
-  for (const refused of answers.filter(({ status }) => status !== 200)) {
+  for (const refused of responses.filter(({ status }) => status !== 200)) {
     t.is(refused.status, 429);
     says(t, refused, 100, 0);
   }
@@ -225,12 +225,12 @@ test('304, 404, and 422 count against the rate limit; 401, 403, and 405 do not',
     [202, 'POST', '/api/v1/email', '{"npi":"1234567893"}'],
   ] as const;
   for (const [status, ...request] of counted) {
-    const answer = await client.call(
+    const response = await client.call(
       ...(request as unknown as Parameters<typeof client.call>),
     );
     taken += 1;
-    t.is(answer.status, status);
-    says(t, answer, 100, 100 - taken);
+    t.is(response.status, status);
+    says(t, response, 100, 100 - taken);
   }
   const uncounted = [
     [
@@ -246,11 +246,11 @@ test('304, 404, and 422 count against the rate limit; 401, 403, and 405 do not',
     [200, 'GET', '/readyz'],
   ] as const;
   for (const [status, ...request] of uncounted) {
-    const answer = await client.call(
+    const response = await client.call(
       ...(request as unknown as Parameters<typeof client.call>),
     );
-    t.is(answer.status, status);
-    t.false([...answer.headers.keys()].some((name) => /ratelimit/.test(name)));
+    t.is(response.status, status);
+    t.false([...response.headers.keys()].some((name) => /ratelimit/.test(name)));
   }
   says(t, await credits(client), 100, 100 - taken - 1);
 });
@@ -264,8 +264,10 @@ test('a rate limit that an operator changes applies within a second', async (t) 
   t.is((await credits(client)).status, 429);
   const untilLimit = (limit: number) =>
     eventually(async () => {
-      const answer = await credits(client);
-      return answer.headers.get('x-ratelimit-limit') === String(limit) ? answer : null;
+      const response = await credits(client);
+      return response.headers.get('x-ratelimit-limit') === String(limit)
+        ? response
+        : null;
     });
   await setLimit(api.db, BY, client.organizationId, 250);
   says(t, await untilLimit(250), 250, 247);

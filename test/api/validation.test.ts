@@ -1,6 +1,6 @@
 import test, { type ExecutionContext } from 'ava';
 import { fresh } from '../support/database.ts';
-import type { Answer } from '../support/organization.ts';
+import type { ApiResponse } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // Tests the 422 responses (api/docs/errors.md, 422) of submits and polls: the problems, their
@@ -59,20 +59,20 @@ const ADVICE = /\. [A-Z].*[^.]$/;
 /** Checks that a response is a 422 with exactly this JSON, except for the advice in its messages. */
 function refused(
   t: ExecutionContext,
-  answer: Answer,
+  reply: ApiResponse,
   detail: readonly Problem[],
   about?: unknown,
 ): void {
   const name = about === undefined ? '' : JSON.stringify(about);
-  t.is(answer.status, 422, `${name} ${answer.text}`);
-  const given: { readonly detail: readonly Problem[] } = JSON.parse(answer.text);
+  t.is(reply.status, 422, `${name} ${reply.text}`);
+  const given: { readonly detail: readonly Problem[] } = JSON.parse(reply.text);
   const shown = given.detail.map(({ loc, msg, type }) => {
     t.regex(msg, ADVICE, name);
     return { loc, msg: msg.replace(ADVICE, ''), type };
   });
   t.is(JSON.stringify({ detail: shown }), JSON.stringify({ detail }), name);
-  t.is(answer.text, JSON.stringify(given), name);
-  t.is(answer.headers.get('content-type'), 'application/json; charset=utf-8');
+  t.is(reply.text, JSON.stringify(given), name);
+  t.is(reply.headers.get('content-type'), 'application/json; charset=utf-8');
 }
 
 /** Sends each value as one field of an otherwise good single submit. */
@@ -453,9 +453,9 @@ test('a webhook URL with a private IP address or name gets a 422, in any notatio
 
 test('null means that an optional field is absent, and unknown fields are ignored', async (t) => {
   const absent = { enrichment_email_type: null, webhook: null, custom_data: null };
-  const answer = await client.single({ npi: NPI, ...absent });
-  t.is(answer.status, 202);
-  const envelope = (await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json;
+  const reply = await client.single({ npi: NPI, ...absent });
+  t.is(reply.status, 202);
+  const envelope = (await client.get(`/api/v1/batch/${reply.json.batch_id}`)).json;
   t.is(envelope.webhook, null);
   t.is(envelope.custom_data, null);
   const withMode = await client.single({
@@ -499,14 +499,14 @@ test('the Link header of a 422 links to the help for its first error', async (t)
 test('every response to a submit lists the fields that we ignored in a header', async (t) => {
   const ignored = async (extra: object, webhook: object = {}) => {
     const hook = { url: 'https://example.com', ...webhook };
-    const answer = await post(SINGLE, {
+    const reply = await post(SINGLE, {
       npi: NPI,
       webhook: hook,
       custom_data: { any: { thing: 1 } },
       ...extra,
     });
-    t.is(answer.status, 202, answer.text);
-    return answer.headers.get('ignored-fields');
+    t.is(reply.status, 202, reply.text);
+    return reply.headers.get('ignored-fields');
   };
   t.is(await ignored({}), null);
   t.is(await ignored({ enrichment_type: 'personal' }), 'enrichment_type');
@@ -534,12 +534,8 @@ test('every response to a submit lists the fields that we ignored in a header', 
   t.regex(many ?? '', /^[!-~ ]{1000,1500}, \.\.\.$/);
   const key = { 'idempotency-key': 'ignored' };
   for (const field of ['one', 'two']) {
-    const answer = await client.single({ npi: NPI, [field]: 1 }, key);
-    t.is(
-      answer.headers.get('ignored-fields'),
-      field,
-      'also of a 202 that is given again',
-    );
+    const reply = await client.single({ npi: NPI, [field]: 1 }, key);
+    t.is(reply.headers.get('ignored-fields'), field, 'also of a 202 that is given again');
   }
   const poor = await api.organization(0);
   t.is((await poor.single({ npi: NPI, x: 1 })).headers.get('ignored-fields'), 'x');
@@ -575,12 +571,9 @@ test('a field named __proto__ is ignored like any other unknown field', async (t
   );
   const inherited =
     '"__proto__":{"webhook":5,"enrichment_email_type":5,"custom_data":{"a":1}}';
-  const answer = await send(`{"npi":"${NPI}",${inherited}}`);
-  t.is(answer.status, 202);
-  t.is(
-    (await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json.custom_data,
-    null,
-  );
+  const reply = await send(`{"npi":"${NPI}",${inherited}}`);
+  t.is(reply.status, 202);
+  t.is((await client.get(`/api/v1/batch/${reply.json.batch_id}`)).json.custom_data, null);
 });
 
 test('if a body has two fields with the same name, the last one is used', async (t) => {

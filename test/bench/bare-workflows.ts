@@ -3,7 +3,7 @@ import { executeChild, proxyActivities, workflowInfo } from '@temporalio/workflo
 // The baseline for `live.ts`: one child workflow with one activity per NPI, as in a sample, and
 // nothing else.
 
-const { answer } = proxyActivities<{ answer(npi: string): Promise<string> }>({
+const { find } = proxyActivities<{ find(npi: string): Promise<string> }>({
   startToCloseTimeout: '1 minute',
 });
 
@@ -17,5 +17,5 @@ export async function bareBatch(npis: readonly string[]): Promise<void> {
 }
 
 export async function bareLookup(npi: string): Promise<string> {
-  return await answer(npi);
+  return await find(npi);
 }

@@ -41,9 +41,9 @@ const ATTACKS: Readonly<Record<string, (port: number, apiKey: string) => unknown
 };
 
 const [, , attack = '', port, apiKey = ''] = process.argv;
-const answered: Record<string, number> = {};
+const responded: Record<string, number> = {};
 if (process.send) {
-  setInterval(() => process.send?.(answered), 500);
+  setInterval(() => process.send?.(responded), 500);
   await ATTACKS[attack]?.(Number(port), apiKey);
 } else await measure();
 
@@ -82,7 +82,7 @@ async function measure(): Promise<void> {
     console.log(`${name}:
   p50 / p95 quiet ${times(quiet)}, meanwhile ${times(flooded)}, 2 s later ${times(after)}
   p95 against quiet: ${ratio(flooded)} meanwhile, ${ratio(after)} 2 s later; ${flooded.failed} failed; ${memory} MB resident at most so far; ${cpu} % of a CPU
-  the attacker was answered ${JSON.stringify(told)}`);
+  the attacker was responded ${JSON.stringify(told)}`);
   }
   await api.stop();
   await db.close();
@@ -164,7 +164,7 @@ function pipeline(port: number, text: string): void {
 /** Counts the responses that begin in a chunk by status, and returns their number. */
 function note(chunk: Buffer): number {
   const statuses = chunk.toString('latin1').match(/(?<=HTTP\/1\.1 )\d+/g) ?? [];
-  for (const status of statuses) answered[status] = (answered[status] ?? 0) + 1;
+  for (const status of statuses) responded[status] = (responded[status] ?? 0) + 1;
   return statuses.length;
 }
 
@@ -172,16 +172,16 @@ function note(chunk: Buffer): number {
 function repeatedly(port: number, connections: number, text: string): void {
   const asked = text.split('GET').length - 1;
   const begin = () => {
-    let answers = asked;
+    let replies = asked;
     const socket = open(port);
     const send = () => {
-      answers = 0;
+      replies = 0;
       socket.write(text);
     };
     socket.on('connect', send);
     socket.on('data', (chunk) => {
-      answers += note(chunk);
-      if (answers >= asked) send();
+      replies += note(chunk);
+      if (replies >= asked) send();
     });
     socket.on('close', () => setImmediate(begin));
   };
@@ -194,11 +194,11 @@ async function bulk(port: number, apiKey: string, index: number): Promise<void> 
     (_, i) => `1${String(index * 60 + i).padStart(9, '0')}`,
   );
   const headers = { 'x-api-key': apiKey, 'content-type': 'application/json' };
-  const answer = await fetch(`http://127.0.0.1:${port}/api/v1/email/bulk`, {
+  const reply = await fetch(`http://127.0.0.1:${port}/api/v1/email/bulk`, {
     method: 'POST',
     headers,
     body: JSON.stringify({ npis }),
   });
-  await answer.text();
-  answered[answer.status] = (answered[answer.status] ?? 0) + 1;
+  await reply.text();
+  responded[reply.status] = (responded[reply.status] ?? 0) + 1;
 }

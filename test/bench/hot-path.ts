@@ -401,7 +401,7 @@ async function openAsker({ port, path, headers }: Target): Promise<() => Promise
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
   const bytes = `GET ${path} HTTP/1.1\r\nhost: localhost\r\n${lines.join('')}\r\n`;
   let text = '';
-  let answered = (_error: Error | null) => {};
+  let responded = (_error: Error | null) => {};
   const socket = connect(port, '127.0.0.1').setNoDelay();
   socket.setEncoding('latin1').on('data', (chunk: string) => {
     text += chunk;
@@ -410,16 +410,16 @@ async function openAsker({ port, path, headers }: Target): Promise<() => Promise
     if (head < 0 || text.length < head + 4 + length) return;
     const status = text.slice(9, 12);
     text = '';
-    answered(
+    responded(
       status === '200' || status === '304'
         ? null
-        : new Error(`${path} answered ${status}`),
+        : new Error(`${path} responded ${status}`),
     );
   });
   await new Promise((resolve) => socket.once('connect', resolve));
   return () =>
     new Promise((resolve, reject) => {
-      answered = (error) => (error ? reject(error) : resolve());
+      responded = (error) => (error ? reject(error) : resolve());
       socket.write(bytes);
     });
 }

@@ -153,7 +153,7 @@ async function startBare({ client }: Stack) {
   const worker = await Worker.create({
     ...{ connection, namespace: client.options.namespace, taskQueue: 'bare' },
     workflowsPath,
-    activities: { answer: async (npi: string) => npi },
+    activities: { find: async (npi: string) => npi },
   });
   const running = worker.run();
   return async () => {

@@ -90,7 +90,7 @@ async function measure(): Promise<void> {
     `  goodput ${((100 * perSecond(outcome)) / capacity).toFixed(0)} % of capacity`,
   );
   console.log(
-    `  ${committed} batches for ${accepted.length} answers of 202 and ${lost.length} lost ones`,
+    `  ${committed} batches for ${accepted.length} replies of 202 and ${lost.length} lost ones`,
   );
   await delay(60_000);
   const [left] = await sql`
@@ -166,7 +166,7 @@ async function load(
   };
   const begun = performance.now();
   const elapsed = () => (performance.now() - begun) / 1000;
-  const answers: Promise<void>[] = [];
+  const replies: Promise<void>[] = [];
   if (rate === 0) {
     const client = async () => {
       while (elapsed() < seconds) await send();
@@ -175,10 +175,10 @@ async function load(
     return { times, seconds: elapsed() };
   }
   while (elapsed() < seconds) {
-    while (sent < elapsed() * rate) answers.push(send());
+    while (sent < elapsed() * rate) replies.push(send());
     await delay(5);
   }
-  await Promise.all(answers);
+  await Promise.all(replies);
   return { times, seconds };
 }
 
@@ -199,8 +199,8 @@ function ask(agent: Agent, options: RequestOptions, body = ''): Promise<number> 
       host: '127.0.0.1',
       signal: AbortSignal.timeout(30_000),
     };
-    const asking = request(given, (answer) => {
-      answer.resume().on('end', () => resolve(answer.statusCode ?? 0));
+    const asking = request(given, (reply) => {
+      reply.resume().on('end', () => resolve(reply.statusCode ?? 0));
     });
     asking.on('error', () => resolve(0)).end(body);
   });

@@ -126,7 +126,7 @@ async function ask(db: Database, requestId: string) {
 }
 
 async function miss(db: Database, key: Parameters<typeof recordVendorResponse>[1]) {
-  const outcome = { kind: 'answered' } as const;
+  const outcome = { kind: 'responded' } as const;
   const nobody = { state: 'miss', reason: 'nobody', credits: 0, named: null } as const;
   await recordVendorResponse(db, key, {
     ...nobody,

@@ -18,9 +18,9 @@ async function completed(batchId: string): Promise<generated.Envelope> {
 }
 
 async function refusal(
-  answer: Promise<unknown>,
+  reply: Promise<unknown>,
 ): Promise<{ status: number; body: unknown }> {
-  const error = await answer.then(
+  const error = await reply.then(
     () => null,
     (thrown: unknown) => thrown,
   );

@@ -27,10 +27,10 @@ def completed(batch_id: str) -> generated.Envelope:
 
 def refusal(ask: Callable[[], object]) -> generated.ApiException:
     try:
-        answer = ask()
+        response = ask()
     except generated.ApiException as error:
         return error
-    raise AssertionError(f"not refused: {answer}")
+    raise AssertionError(f"not refused: {response}")
 
 
 single = submits.submit_single(generated.SingleSubmit(npi=FOUND))

@@ -56,7 +56,7 @@ test('a request costs what it cost when it was submitted, even if prices change 
     source: 'test',
   });
   t.is(
-    (await renewed.settle(db, requestId, 'answered', 'test', RULES)).status,
+    (await renewed.settle(db, requestId, 'finished', 'test', RULES)).status,
     'completed',
   );
   t.deepEqual(await booksOf(organizationId), {

@@ -178,7 +178,7 @@ test('an erasure is recorded without the address, and repeating it changes nothi
   t.deepEqual(
     (await rowsWith(npi)).includes('requests'),
     true,
-    'the answers themselves stay',
+    'the results themselves stay',
   );
 });
 
@@ -345,7 +345,7 @@ test('an erasure between any two statements of a lookup leaves nothing to return
       claim: async () => {},
       name: () =>
         recordVendorResponse(db, key, {
-          ...{ state: 'found', reason: null, credits: 1, outcome: { kind: 'answered' } },
+          ...{ state: 'found', reason: null, credits: 1, outcome: { kind: 'responded' } },
           freshnessMs: 1000,
           named: {
             ...{ ...named, profile: null },
@@ -376,7 +376,7 @@ test('an erasure between any two statements of a lookup leaves nothing to return
       }
     }
     t.deepEqual(await rowsWith(email), [], erased);
-    const settled = await settle(db, requestId, 'answered', null, RULES);
+    const settled = await settle(db, requestId, 'finished', null, RULES);
     t.is(settled.status, 'not_found', erased);
   }
 });

@@ -19,7 +19,7 @@ import {
   resendOwn,
 } from '../../db/webhooks/resends.ts';
 import type { DeliveryState } from '../../db/words.ts';
-import { answered, HOUR, SCHEDULE_MS, startResponding } from '../support/deliveries.ts';
+import { HOUR, responded, SCHEDULE_MS, startResponding } from '../support/deliveries.ts';
 import { acceptedIds, RETENTION, RULES, submitCommand } from '../support/organization.ts';
 
 // Tests resends of webhook deliveries, and their log, in the database.
@@ -53,10 +53,10 @@ test('a resend repeats all attempts, with the same webhook id and the same log',
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   // Fails at the second attempt of its schedule.
-  receiver.answer = () => answered(500);
+  receiver.respond = () => responded(500);
   const first = await life.look(id);
   await life.time.advance(first.kind === 'wait' ? first.afterMs : 0);
-  receiver.answer = () => BLOCKED;
+  receiver.respond = () => BLOCKED;
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
   t.is((await resendAny(life.db, BY, id)).kind, 'resent');
   t.like(await showDelivery(life.db, id), {
@@ -65,7 +65,7 @@ test('a resend repeats all attempts, with the same webhook id and the same log',
     resends: 1,
     attempts: 2,
   });
-  receiver.answer = () => answered(500);
+  receiver.respond = () => responded(500);
   for (let attempt = 1; attempt < SCHEDULE_MS.length; attempt += 1) {
     const look = await life.look(id);
     if (look.kind === 'over') return t.fail(`decided after ${attempt} attempts`);
@@ -83,10 +83,10 @@ test('a resend repeats all attempts, with the same webhook id and the same log',
 test('a delivered webhook can be resent, and is pending until the next attempt ends', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
-  receiver.answer = () => answered(200);
+  receiver.respond = () => responded(200);
   await life.look(id);
   await resendAny(life.db, BY, id);
-  receiver.answer = () => BLOCKED;
+  receiver.respond = () => BLOCKED;
   t.is((await showDelivery(life.db, id)).state, 'pending');
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
   t.is((await showDelivery(life.db, id)).state, 'failed');
@@ -94,7 +94,7 @@ test('a delivered webhook can be resent, and is pending until the next attempt e
 
 test('resending a delivery several times at once makes exactly one immediate attempt', async (t) => {
   const { life, receiver } = t.context;
-  receiver.answer = () => answered(500);
+  receiver.respond = () => responded(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   for (let step = 0; step < 3; step += 1) {
     const look = await life.look(id);
@@ -103,7 +103,7 @@ test('resending a delivery several times at once makes exactly one immediate att
   t.truthy((await showDelivery(life.db, id)).nextAttemptAt);
   const outcomes = await Promise.all([1, 2, 3].map(() => resendAny(life.db, BY, id)));
   t.deepEqual(outcomes.map(({ kind }) => kind).sort(), ['pending', 'pending', 'resent']);
-  receiver.answer = () => answered(204);
+  receiver.respond = () => responded(204);
   t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   t.is(receiver.calls, 4);
 });
@@ -115,7 +115,7 @@ test('a response to an attempt is ignored if the delivery was resent in the mean
   await life.look(id);
   const reply = Promise.withResolvers<AttemptResult>();
   await resendAny(life.db, BY, id);
-  receiver.answer = () => reply.promise;
+  receiver.respond = () => reply.promise;
   const trying = life.look(id);
   while (receiver.calls < 2) await new Promise(setImmediate);
   // The worker hangs, its lease expires, and a resend is requested again.
@@ -194,7 +194,7 @@ test('only operators can resend a delivery more than ten times an hour', async (
 
 test('nothing is resent while webhooks are suspended; operators can resend it later', async (t) => {
   const { life, receiver } = t.context;
-  receiver.answer = () => answered(200);
+  receiver.respond = () => responded(200);
   const organization = await life.organization();
   const { organizationId } = organization;
   await suspendWebhooks(life.db, BY, organizationId, true);
@@ -306,7 +306,7 @@ test('deliveries can be listed by batch, page by page, and by organization', asy
 
 test('old webhook attempts are deleted from the log, but still counted', async (t) => {
   const { life, receiver } = t.context;
-  receiver.answer = () => answered(500);
+  receiver.respond = () => responded(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   for (let attempt = 0; attempt < 3; attempt += 1) {
     const look = await life.look(id);

@@ -31,7 +31,7 @@ const DAY = 86_400_000;
 const NPI = '2000000010';
 
 /** Makes a paid result with custom_data in a batch of this age. */
-async function answered(ageMs: number) {
+async function responded(ageMs: number) {
   await storeEmail(db, {
     ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
     lastValidatedAt: new Date(),
@@ -60,7 +60,7 @@ async function answered(ageMs: number) {
 test.serial(
   'an old result loses custom_data and its address, but stays completed and paid',
   async (t) => {
-    const { organization, envelope } = await answered(91 * DAY);
+    const { organization, envelope } = await responded(91 * DAY);
     const fresh = await envelope();
     await forgetOld(db, RETENTION);
     const older = await envelope();
@@ -87,7 +87,7 @@ test.serial(
 test.serial(
   'a result is kept until its retention ends, and a replay returns it again',
   async (t) => {
-    const { organization, envelope } = await answered(29 * DAY);
+    const { organization, envelope } = await responded(29 * DAY);
     await forgetOld(db, { ...RETENTION, resultsMs: 30 * DAY });
     t.like(await envelope(), {
       customData: '{"order":17}',
@@ -118,7 +118,7 @@ test('results are kept for the whole replay window even if the retention is shor
   const config = loadConfig({
     ...{
       DATABASE_URL: 'postgres://host/name',
-      ANSWER_RETENTION: '1d',
+      RESULT_RETENTION: '1d',
       REPLAY_WINDOW: '60d',
     },
   });
@@ -165,7 +165,7 @@ test('old evidence except open calls is deleted 1,000 rows at a time, oldest fir
 test.serial(
   'retention skips a locked request and deletes its result in the next run',
   async (t) => {
-    const { envelope } = await answered(400 * DAY);
+    const { envelope } = await responded(400 * DAY);
     const id = (await envelope()).request?.requestId ?? '';
     await sql.begin(async (tx) => {
       await tx`select from requests where id = ${id} for update`;

@@ -100,7 +100,7 @@ const BY_OPERATORS_ALONE: Readonly<Record<string, string>> = {
 const BY_NO_API: Readonly<Record<string, string>> = {
   'a webhook secret read': 'select webhook_secret from organizations',
   'a person looked up': 'select * from email_checks',
-  'an answer given': "update requests set status = 'not_found', settled_at = now()",
+  'a result given': "update requests set status = 'not_found', settled_at = now()",
 };
 
 for (const [role, forbidden] of [

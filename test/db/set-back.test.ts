@@ -29,8 +29,8 @@ import { admitToAddresses } from '../../db/webhooks/networks.ts';
 import { resendOwn } from '../../db/webhooks/resends.ts';
 import { fresh } from '../support/database.ts';
 import {
-  answered,
   logAttempt,
+  responded,
   startDelivering,
   WEBHOOK_RULES,
 } from '../support/deliveries.ts';
@@ -53,7 +53,7 @@ const AHEAD_MS = 600_000;
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
 
-const life = fresh(test, () => startDelivering(async () => answered(200)));
+const life = fresh(test, () => startDelivering(async () => responded(200)));
 
 test.before(() => life.time.freeze());
 
@@ -204,7 +204,7 @@ const WAITS = {
     await joinLookups(life.db, [requestId]);
     const first = await vendorCall(requestId, 'slow-job');
     if (first.kind !== 'ask') throw new Error(first.kind);
-    await recordVendorJob(life.db, first.key, 'job', 30 * SECOND, { kind: 'answered' });
+    await recordVendorJob(life.db, first.key, 'job', 30 * SECOND, { kind: 'responded' });
     await giveBackTurn(life.db, first.turn);
     return async (t) => {
       t.like(await vendorCall(requestId, 'slow-job'), { kind: 'ask', jobRef: 'job' });

@@ -151,7 +151,7 @@ test('two requests for the same NPI call and pay a vendor only once', async (t) 
     ...(await requestsOf(1, asked)),
     ...(await requestsOf(1, asked)),
   ];
-  const question = {
+  const call = {
     vendor: 'asked-once',
     mayRepeat: true,
     callMs: 1000,
@@ -164,7 +164,7 @@ test('two requests for the same NPI call and pay a vendor only once', async (t) 
     Array.from({ length: 12 }, (_, i) => {
       const requestId = i % 2 === 0 ? one : other;
       return beginVendorStep(workers[i % 3] as Database, {
-        ...question,
+        ...call,
         requestId,
         limits,
         cost: () => 1,
@@ -343,7 +343,7 @@ test('a vendor job that several lookups share is polled no more often than allow
     ...(await requestsOf(1, asked)),
     ...(await requestsOf(1, asked)),
   ];
-  const question = {
+  const call = {
     vendor: 'patient',
     mayRepeat: true,
     callMs: 1000,
@@ -351,11 +351,11 @@ test('a vendor job that several lookups share is polled no more often than allow
     patienceMs: 0,
   };
   const ask = (requestId: string) =>
-    beginVendorStep(first, { ...question, requestId, limits: FREE, cost: () => 1 });
+    beginVendorStep(first, { ...call, requestId, limits: FREE, cost: () => 1 });
   for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const step = await ask(one);
   if (step.kind !== 'ask') return t.fail(step.kind);
-  await recordVendorJob(first, step.key, 'job', 300_000, { kind: 'answered' });
+  await recordVendorJob(first, step.key, 'job', 300_000, { kind: 'responded' });
   await giveBackTurn(first, step.turn);
   const waits = async (requestId: string) => {
     const { afterMs, ...next } = { afterMs: 0, ...(await ask(requestId)) };
@@ -389,7 +389,7 @@ test('polls do not count toward a limit that is only for new calls', async (t) =
   for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const step = await ask(one);
   if (step.kind !== 'ask') return t.fail(step.kind);
-  await recordVendorJob(first, step.key, 'job', 0, { kind: 'answered' });
+  await recordVendorJob(first, step.key, 'job', 0, { kind: 'responded' });
   await giveBackTurn(first, step.turn);
   t.like(await ask(one), { kind: 'ask', jobRef: 'job' });
   t.like(await ask(other), { kind: 'wait', why: 'rate_limit' });
@@ -423,7 +423,7 @@ test('daily credits that were reserved for a call but not charged can be spent a
     first,
     'pay-on-find',
     era,
-    { kind: 'answered' },
+    { kind: 'responded' },
     { credits: 1, askedAt, requestId: null },
   );
   t.is((await admitNow('pay-on-find', limits)).kind, 'go');
@@ -497,13 +497,13 @@ test('a vendor call waits while none of its required verifiers is available', as
   t.is(await admit(), 'go', 'its pause is over');
   await admitNow('verifier two');
   t.is(await admit(), 'verifier_unavailable', 'its credits of the day are spent');
-  await record('verifier one', { kind: 'answered' });
+  await record('verifier one', { kind: 'responded' });
   t.is(await admit(), 'spent', 'what waited has cost nothing: three calls have');
 });
 
 test("five failures in a row open a source's breaker, and a response resets the count", async (t) => {
   await fail('shaky', 4);
-  await record('shaky', { kind: 'answered' });
+  await record('shaky', { kind: 'responded' });
   await fail('shaky', 4);
   t.is((await admitNow('shaky')).kind, 'go');
   await fail('shaky', 1);
@@ -526,7 +526,7 @@ test('late failures of calls that began before the breaker opened do not prolong
   for (const end of calls.slice(5, 25)) await end({ kind: 'failed', why: 'unanswered' });
   t.true((await waitOf('late')) <= 2000);
   await pass('late', 8);
-  await record('late', { kind: 'answered' });
+  await record('late', { kind: 'responded' });
   for (const end of calls.slice(25)) await end({ kind: 'failed', why: 'unanswered' });
   t.deepEqual(kinds(await askAll('late', FREE, 12)), { go: 12, wait: 0, spent: 0 });
 });
@@ -534,7 +534,7 @@ test('late failures of calls that began before the breaker opened do not prolong
 test('a response to a call that began before the breaker opened does not close it', async (t) => {
   const [slow] = await begin('slow', 1);
   await fail('slow', 5);
-  await slow?.({ kind: 'answered' });
+  await slow?.({ kind: 'responded' });
   t.like(await admitNow('slow'), { kind: 'wait', why: 'breaker_open' });
 });
 
@@ -548,7 +548,7 @@ test('after its pause, an open breaker admits one trial call, even if all worker
 test("a successful trial call closes a source's breaker", async (t) => {
   await fail('trial', 5);
   await pass('trial', 8);
-  await record('trial', { kind: 'answered' });
+  await record('trial', { kind: 'responded' });
   t.deepEqual(kinds(await askAll('trial', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
@@ -571,7 +571,7 @@ test('if concurrent calls open or close a breaker, only one of them reports the 
     told(await endAll(trials.splice(0, 2), { kind: 'refused', why: 'auth' })),
     [],
   );
-  t.deepEqual(told(await endAll(trials, { kind: 'answered' })), ['closed']);
+  t.deepEqual(told(await endAll(trials, { kind: 'responded' })), ['closed']);
   const refused = await begin('told', 6);
   t.deepEqual(told(await endAll(refused, { kind: 'refused', why: 'auth' })), ['opened']);
 });
@@ -587,7 +587,7 @@ test('a failing source gets a trial call every eight seconds, even if it fails s
     t.true(waitMs <= 1000, `${waitMs} ms after trial ${i + 1}`);
   }
   await pass('away', 8);
-  await record('away', { kind: 'answered' });
+  await record('away', { kind: 'responded' });
   t.is((await admitNow('away')).kind, 'go');
 });
 
@@ -599,7 +599,7 @@ test('a hanging trial call does not delay the next one, and can still close the 
     trials.push(...(await begin('hanging', 1)));
     t.is((await admitNow('hanging')).kind, 'wait');
   }
-  await trials[0]?.({ kind: 'answered' });
+  await trials[0]?.({ kind: 'responded' });
   // The failures of the other trials belong to the outage that is over.
   for (const end of trials.slice(1)) await end({ kind: 'failed', why: 'unanswered' });
   t.deepEqual(kinds(await askAll('hanging', FREE, 6)), { go: 6, wait: 0, spent: 0 });
@@ -611,7 +611,7 @@ test('a rejected API key opens the breaker for minutes, however older calls end'
   await pass('refused', 60);
   for (const end of calls.slice(1, 4)) await end({ kind: 'refused', why: 'auth' });
   for (const end of calls.slice(4, 10)) await end({ kind: 'failed', why: 'upstream' });
-  for (const end of calls.slice(10)) await end({ kind: 'answered' });
+  for (const end of calls.slice(10)) await end({ kind: 'responded' });
   const waitMs = await waitOf('refused');
   t.true(waitMs > 200_000 && waitMs <= 240_000, `${waitMs} ms`);
 });

@@ -67,12 +67,12 @@ test('successive queries use the same connection, so its cached plans are used',
   t.teardown(() => db.close());
   const ask = () =>
     query(db, (tx) => tx.execute<{ pid: number }>('select pg_backend_pid() as pid'));
-  const pidsOf = (answers: readonly { pid: number }[][]) =>
-    new Set(answers.map(([row]) => row?.pid));
+  const pidsOf = (responses: readonly { pid: number }[][]) =>
+    new Set(responses.map(([row]) => row?.pid));
   t.is(pidsOf(await Promise.all(Array.from({ length: 5 }, ask))).size, 5);
-  const answers = [];
-  for (let i = 0; i < 10; i += 1) answers.push(await ask());
-  t.is(pidsOf(answers).size, 1);
+  const responses = [];
+  for (let i = 0; i < 10; i += 1) responses.push(await ask());
+  t.is(pidsOf(responses).size, 1);
 });
 
 /** Counts the rows of each table that were read so far, by index or by scan. */
@@ -121,7 +121,7 @@ test('a submit, its settlement, and its polls read few rows even in large tables
     const { requestIds: ids, batchId } = acceptedIds(submitted);
     const [requestId = ''] = ids;
     await joinLookups(db, ids);
-    await settle(db, requestId, 'answered', 'test', RULES);
+    await settle(db, requestId, 'finished', 'test', RULES);
     for (const subject of [{ requestId }, { batchId }]) {
       t.truthy(await findEnvelope(db, { organizationId, ...subject }));
       t.truthy(await findEnvelopeState(db, { organizationId, ...subject }));

@@ -137,7 +137,7 @@ test.serial(
       for (const id of requestIds) {
         await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
                 select npi, npi || '@clinic.test', 'professional', 'valid', now(), 'test' from requests where id = ${id}`;
-        t.is((await settle(db, id, 'answered', 'test', RULES)).status, 'completed');
+        t.is((await settle(db, id, 'finished', 'test', RULES)).status, 'completed');
       }
     };
     const before = (await stats()).npe_organizations_low;
@@ -204,7 +204,7 @@ test.serial(
       [2, 0],
     );
     const [first = '', second = ''] = requestIds;
-    await settle(db, first, 'answered', 'test', RULES);
+    await settle(db, first, 'finished', 'test', RULES);
     await sql`update webhook_deliveries set due_at = now() - interval '70 s' where request_id = ${second}`;
     t.is(Math.floor((await stats()).npe_delivery_overdue_seconds ?? 0), 70);
     await sql`update webhook_deliveries set state = 'failed', due_at = null, decided_at = now() where request_id = ${second}`;

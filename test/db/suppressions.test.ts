@@ -126,14 +126,14 @@ test('a result that was returned while a suppression was being saved is hidden l
   const npi = '2000060019';
   await know(npi, 'meanwhile@clinic.example');
   const client = await api.organization();
-  const answered = await transaction(api.db, async (tx) => {
+  const responded = await transaction(api.db, async (tx) => {
     await run(
       tx,
     )`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
     return await ask(client, npi);
   });
-  t.is(answered.item?.email, 'meanwhile@clinic.example');
-  t.like((await client.get(answered.path)).json.data[0], {
+  t.is(responded.item?.email, 'meanwhile@clinic.example');
+  t.like((await client.get(responded.path)).json.data[0], {
     status: 'completed',
     email: null,
   });
@@ -149,7 +149,7 @@ test('a result that was found while a suppression was being saved is hidden late
       tx,
     )`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
     await know(npi, 'later@clinic.example');
-    t.is((await settle(api.db, id, 'answered', 'test', RULES)).status, 'completed');
+    t.is((await settle(api.db, id, 'finished', 'test', RULES)).status, 'completed');
     t.is((await client.get(path)).json.data[0]?.email, 'later@clinic.example');
   });
   t.like((await client.get(path)).json.data[0], { status: 'completed', email: null });

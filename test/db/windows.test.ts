@@ -122,7 +122,7 @@ test('a result that arrives by the last millisecond of the replay window is free
     await storeEmail(db, { ...EMAIL, npi, lastValidatedAt: new Date() });
     await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
                where organization_id = ${organizationId}`;
-    await settle(db, requestId, 'answered', 'test', RULES);
+    await settle(db, requestId, 'finished', 'test', RULES);
     const [seen] =
       await sql`select status, replayed, settled_at from requests where id = ${requestId}`;
     t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
@@ -141,7 +141,7 @@ test('a request fails if its result comes 1 ms after the deadline', async (t) =>
     );
     const requestId = acceptedIds(outcome).requestIds[0] ?? '';
     await sql`update requests set deadline_at = ${edge} where id = ${requestId}`;
-    const { status } = await settle(db, requestId, 'answered', 'test', RULES);
+    const { status } = await settle(db, requestId, 'finished', 'test', RULES);
     const [seen] =
       await sql`select settled_at, reason from requests where id = ${requestId}`;
     t.is(seen?.settled_at.getTime() - edge.getTime(), behind);

@@ -92,7 +92,7 @@ async function lookedUp(npi: string) {
   } as const;
   await storeEmail(db, { ...known, lastValidatedAt: new Date() });
   for (const { requestId } of requests)
-    await settle(db, requestId, 'answered', 'none_valid', RULES);
+    await settle(db, requestId, 'finished', 'none_valid', RULES);
   return { requests, lookupId, own, bounced, stranger };
 }
 

@@ -38,7 +38,7 @@ test('canceling a batch refunds its open requests and makes their webhooks due',
   const { organizationId } = organization;
   const { batchId, requestIds } = await submitted(organization, npisFrom(2100000001, 3));
   const [first = '', second = ''] = requestIds;
-  await settle(db, first, 'answered', 'no_source', RULES);
+  await settle(db, first, 'finished', 'no_source', RULES);
   const other = await submitted(organization, ['2100000011']);
 
   const counted = { open_requests: 2, held_credits: 2, canceled: 0 };
@@ -67,7 +67,7 @@ test('canceling a batch refunds its open requests and makes their webhooks due',
     source: 'import',
     lastValidatedAt: new Date(),
   });
-  const late = await settle(db, second, 'answered', 'no_source', RULES);
+  const late = await settle(db, second, 'finished', 'no_source', RULES);
   t.like(late, { status: 'failed', settledNow: false });
   t.is((await balanceOf(db, organizationId)).used, 0);
 

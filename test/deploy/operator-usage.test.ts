@@ -67,7 +67,7 @@ async function live(): Promise<Organization> {
   await ask(organization, [PROFESSIONAL], 'professional');
   await ask(organization, [PERSONAL], 'personal');
   const [unknown = '', late = ''] = await ask(organization, UNKNOWN);
-  await settle(db, unknown, 'answered', 'no vendor knows one', RULES);
+  await settle(db, unknown, 'finished', 'no vendor knows one', RULES);
   await settle(db, late, 'failed', 'deadline', RULES);
   await ask(organization, ['2000000343']);
   return organization;

@@ -62,7 +62,7 @@ async function fail(batchId: string, hoursAgo = 0): Promise<void> {
            decided_at = clock_timestamp() - make_interval(hours => ${hoursAgo}) where batch_id = ${batchId}`);
   await db.drizzle.execute(sql`
     insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, reason, response_excerpt)
-    select id, 1, decided_at, 17, 410, 'http_status', convert_to(E'secret answer\x1b[2J', 'UTF8')
+    select id, 1, decided_at, 17, 410, 'http_status', convert_to(E'secret reply\x1b[2J', 'UTF8')
       from webhook_deliveries where batch_id = ${batchId}`);
 }
 
@@ -140,7 +140,7 @@ test('webhooks show prints the attempts of a delivery, and its URL only with --r
   const revealed = await command.text('webhooks', 'show', id, '--reveal', ...WHY);
   t.true(revealed.includes(URL_TEXT));
   // Contains no characters that would move a terminal's cursor.
-  t.true(revealed.includes('secret answer\\u001b[2J'));
+  t.true(revealed.includes('secret reply\\u001b[2J'));
   t.like(await command.json('webhooks', 'show', id), {
     id,
     batch_id: batchId,

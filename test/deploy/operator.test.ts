@@ -510,8 +510,8 @@ test('batch show prints vendor responses and webhook attempts, and masks emails'
     named: null,
     freshnessMs: RULES.freshnessMs,
   } as const;
-  await recordVendorResponse(db, step.key, { ...miss, outcome: { kind: 'answered' } });
-  await settle(db, requestId, 'answered', 'no vendor knows one', RULES);
+  await recordVendorResponse(db, step.key, { ...miss, outcome: { kind: 'responded' } });
+  await settle(db, requestId, 'finished', 'no vendor knows one', RULES);
   const [pending] = (
     await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId)
   ).deliveries;
@@ -563,7 +563,7 @@ test('batch show prints vendor responses and webhook attempts, and masks emails'
   t.true(revealed.includes(email) && revealed.includes(url));
   t.false(
     revealed.includes('\u001b'),
-    'what a receiver answers does not reach the terminal as it is',
+    'what a receiver returns does not reach the terminal as it is',
   );
   t.like(await json('batch', 'show', batchId, '--reveal', ...WHY), {
     requests: [{ email }, { email: null }],

@@ -41,7 +41,7 @@ test.serial(
         said().find(({ msg }) => msg.startsWith('a repeated task failed')) ?? null,
     );
     t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
-    away.answer(200);
+    away.respond(200);
     await eventually(
       async () => said().find(({ msg }) => msg.startsWith('spans were lost')) ?? null,
     );

@@ -196,9 +196,9 @@ async function tryProxy(
       stream.end(Buffer.alloc(bytes, ' '));
     });
   const small = await eventually(() => post(10).catch(() => null));
-  const answers = [small, await post(100_000), await post(2_000_000)].join(', ');
+  const replies = [small, await post(100_000), await post(2_000_000)].join(', ');
   const wanted =
     '401 application/problem+json, 401 application/problem+json, 413 undefined';
-  if (answers !== wanted)
-    throw new Error(`the proxy's answers are ${answers}, not ${wanted}`);
+  if (replies !== wanted)
+    throw new Error(`the proxy's replies are ${replies}, not ${wanted}`);
 }

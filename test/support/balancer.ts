@@ -20,9 +20,9 @@ const LOOK_MS = 100;
 export async function startBalancer(urls: readonly string[]) {
   const agent = new Agent({ keepAlive: true });
   const inRotation = new Set<string>();
-  const answers = new Map<string, number>();
+  const replies = new Map<string, number>();
   let turn = 0;
-  const count = (what: string) => answers.set(what, (answers.get(what) ?? 0) + 1);
+  const count = (what: string) => replies.set(what, (replies.get(what) ?? 0) + 1);
   const fail = (outgoing: ServerResponse, what: string) => {
     count(what);
     outgoing.writeHead(502).end();
@@ -71,7 +71,7 @@ export async function startBalancer(urls: readonly string[]) {
     /** Returns true if the API gets new requests. */
     hasInRotation: (url: string) => inRotation.has(url),
     /** Returns how often each status was returned, and the errors behind the 502s. */
-    answers: () => Object.fromEntries(answers),
+    replies: () => Object.fromEntries(replies),
     async stop() {
       ending.abort();
       await looking;

@@ -27,12 +27,12 @@ export const FINDER_WORDS = Object.keys({
  * Returns a resolver with a publicly reachable MX for every domain, except where the test overrides
  * it.
  */
-export function resolver(answers: Partial<Dns> = {}): Dns {
+export function resolver(replies: Partial<Dns> = {}): Dns {
   return {
     resolveMx: async () => [{ exchange: 'mx.example.net', priority: 10 }],
     resolve4: async () => ['198.41.0.4'],
     resolve6: async () => [],
-    ...answers,
+    ...replies,
   };
 }
 

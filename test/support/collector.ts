@@ -25,7 +25,7 @@ export interface Export {
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly text: string;
   readonly spans: readonly ReceivedSpan[];
-  readonly answer: number | 'silence';
+  readonly reply: number | 'silence';
 }
 
 interface KeyValue {
@@ -42,9 +42,9 @@ const objectOf = (attributes: readonly KeyValue[]) =>
 
 /**
  * Starts an OpenTelemetry collector for OTLP/HTTP with JSON: `POST /v1/traces`.
- * @param answers statuses of the responses in turn, of which the last one repeats; 200 by default
+ * @param replies statuses of the responses in turn, of which the last one repeats; 200 by default
  */
-export async function startCollector(...answers: Export['answer'][]) {
+export async function startCollector(...replies: Export['reply'][]) {
   const exports: Export[] = [];
   let hungUp = 0;
   const server = createServer(async (request, response) => {
@@ -66,26 +66,26 @@ export async function startCollector(...answers: Export['answer'][]) {
         })),
       ),
     );
-    const answer = (answers.length > 1 ? answers.shift() : answers[0]) ?? 200;
+    const reply = (replies.length > 1 ? replies.shift() : replies[0]) ?? 200;
     exports.push({
       headers: request.headers,
       text: JSON.stringify(resourceSpans),
       spans,
-      answer,
+      reply,
     });
-    return answer === 'silence' ? response : response.writeHead(answer).end('{}');
+    return reply === 'silence' ? response : response.writeHead(reply).end('{}');
   });
   const { port, close } = await listenOn(server, 0, 'the collector');
   return {
     url: `http://${LOOPBACK}:${port}`,
     exports,
     /** Returns the spans that the collector accepted. */
-    spans: () => exports.flatMap(({ answer, spans }) => (answer === 200 ? spans : [])),
+    spans: () => exports.flatMap(({ reply, spans }) => (reply === 200 ? spans : [])),
     /** Returns the number of senders that gave up. */
     hungUp: () => hungUp,
     /** Replaces the statuses of all further responses. */
-    answer: (...others: Export['answer'][]) =>
-      void answers.splice(0, answers.length, ...others),
+    respond: (...others: Export['reply'][]) =>
+      void replies.splice(0, replies.length, ...others),
     stop: close,
   };
 }

@@ -1,7 +1,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
 import type { JsonObject } from '../../api/openapi/schemas.ts';
-import type { Answer } from './organization.ts';
+import type { ApiResponse } from './organization.ts';
 import { openapi } from './site.ts';
 
 // Checks responses against the OpenAPI document.
@@ -64,7 +64,10 @@ export function violations(pointer: string, value: unknown): string[] {
  * header that doesn't match, or a missing required header.
  * @param operation as in the document: `GET /api/v1/email/{request_id}`
  */
-export function misfits(operation: string, { status, headers, text }: Answer): string[] {
+export function misfits(
+  operation: string,
+  { status, headers, text }: ApiResponse,
+): string[] {
   const [method = '', path = ''] = operation.split(' ');
   const response = resolve(
     `#/paths/${token(path)}/${method.toLowerCase()}/responses/${status}`,

@@ -75,7 +75,7 @@ export function work(
     // Commits all of them together, so that waiting clients are woken only once.
     await transaction(db, async (tx) => {
       for (const { id } of some)
-        await settleIn(tx, id, 'answered', 'nobody knows one', RULES);
+        await settleIn(tx, id, 'finished', 'nobody knows one', RULES);
     });
   };
   const working = (async () => {
@@ -142,7 +142,7 @@ export async function startGateway(
       prefer,
       'idempotency-key': key,
     } = headers as Record<string, string>;
-    const answer = await fetch(`${target}${path}`, {
+    const reply = await fetch(`${target}${path}`, {
       method,
       headers: {
         ...{ authorization, 'content-type': 'application/json' },
@@ -152,17 +152,17 @@ export async function startGateway(
       ...(method === 'POST' ? { body } : {}),
       signal: gone.signal,
     }).catch(() => null);
-    const text = (await answer?.text().catch(() => null)) ?? null;
-    if (!answer || text === null) return void response.destroy();
-    const late = await spoil({ ...one, status: answer.status }, 'after');
+    const text = (await reply?.text().catch(() => null)) ?? null;
+    if (!reply || text === null) return void response.destroy();
+    const late = await spoil({ ...one, status: reply.status }, 'after');
     if (late) return give(late);
-    const kept = [...answer.headers].filter(
+    const kept = [...reply.headers].filter(
       ([name]) =>
         !/^(connection|keep-alive|transfer-encoding|content-(length|encoding))$/.test(
           name,
         ),
     );
-    give({ status: answer.status, headers: Object.fromEntries(kept), body: text });
+    give({ status: reply.status, headers: Object.fromEntries(kept), body: text });
   });
   return { url, passed };
 }

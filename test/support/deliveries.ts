@@ -146,20 +146,20 @@ export async function startDelivering(
 export type Delivering = Awaited<ReturnType<typeof startDelivering>>;
 
 /** Like `startDelivering`, with one receiver whose response the test may change. */
-export async function startResponding(answer: AttemptResult) {
+export async function startResponding(reply: AttemptResult) {
   const receiver = {
-    answer: (): AttemptResult | Promise<AttemptResult> => answer,
+    respond: (): AttemptResult | Promise<AttemptResult> => reply,
     calls: 0,
   };
   const life = await startDelivering(async () => {
     receiver.calls += 1;
-    return await receiver.answer();
+    return await receiver.respond();
   });
   return { receiver, life };
 }
 
 /** Returns a receiver's response in the form that `post` returns. */
-export function answered(
+export function responded(
   status: number,
   retryAfterMs: number | null = null,
 ): AttemptResult {

@@ -73,9 +73,9 @@ export async function live(db: Database) {
     npis: ['2000000036', '2000000036', '2000000044', '2000000051'],
   });
   await know('2000000036', 'professional');
-  await end(bulk.requestIds[0], 'answered');
-  await end(bulk.requestIds[1], 'answered');
-  await end(bulk.requestIds[2], 'answered');
+  await end(bulk.requestIds[0], 'finished');
+  await end(bulk.requestIds[1], 'finished');
+  await end(bulk.requestIds[2], 'finished');
   await end(bulk.requestIds[3], 'failed');
   const open = await accept({
     npis: ['2000000069', '2000000077', '2000000085', '2000000093'],
@@ -95,7 +95,7 @@ export async function live(db: Database) {
     npis: ['2000000101'],
     webhook: { url: URL, mode: 'batch' },
   });
-  await end(told.requestIds[0], 'answered');
+  await end(told.requestIds[0], 'finished');
   const [toldDelivery = ''] = await deliveriesOf(told.batchId);
   await attempt(toldDelivery, 500, 'pending');
   await attempt(toldDelivery, 204, 'delivered');
@@ -110,7 +110,7 @@ export async function live(db: Database) {
     npis: ['2000000127', '2000000135'],
     webhook: { url: URL, mode: 'real-time' },
   });
-  await end(telling.requestIds[0], 'answered');
+  await end(telling.requestIds[0], 'finished');
   await end(telling.requestIds[1], 'failed');
   const running = await accept({
     npis: ['2000000143', '2000000150'],

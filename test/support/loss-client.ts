@@ -17,7 +17,7 @@ export interface LossCounts {
 
 const CALLERS = 24;
 /** This limit only ends a hanging test. */
-const ANSWER_MS = 60_000;
+const RESPONSE_MS = 60_000;
 
 const [modulePath, url] = process.argv.slice(2);
 if (modulePath === undefined || url === undefined)
@@ -57,15 +57,15 @@ const callers = Array.from({ length: CALLERS }, async (_, caller) => {
 });
 
 process.on('message', (message) => {
-  void answer(message === 'stop');
+  void reply(message === 'stop');
 });
 
-async function answer(stop: boolean): Promise<void> {
+async function reply(stop: boolean): Promise<void> {
   if (stop) {
     stopping = true;
     await Promise.race([
       Promise.all(callers),
-      new Promise((resolve) => setTimeout(resolve, ANSWER_MS)),
+      new Promise((resolve) => setTimeout(resolve, RESPONSE_MS)),
     ]);
   }
   const counts: LossCounts = {

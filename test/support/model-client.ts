@@ -300,9 +300,9 @@ export function viewModel({ organizations, batches }: ModelState): string[] {
 export function boundaries({ directory, organizations, batches }: ModelState): number[] {
   return [
     ...directory.map(({ at }) => at + MODEL_RULES.freshnessMs),
-    ...organizations.flatMap(({ charges, answers }) => [
+    ...organizations.flatMap(({ charges, replies }) => [
       ...charges.map(({ at }) => at + MODEL_RULES.replayMs),
-      ...Object.values(answers).map(({ until }) => until),
+      ...Object.values(replies).map(({ until }) => until),
     ]),
     ...Object.values(batches).map(({ deadline }) => deadline),
   ];

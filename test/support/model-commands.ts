@@ -27,7 +27,7 @@ export type Wish =
   | {
       readonly kind: 'settle';
       readonly pick: number;
-      readonly end: 'answered' | 'failed';
+      readonly end: 'finished' | 'failed';
       readonly open: boolean;
     }
   | {
@@ -53,7 +53,7 @@ const organization = fc.nat({ max: ORGANIZATIONS - 1 });
 const npi = fc.nat({ max: NPIS - 1 });
 const pick = fc.nat({ max: 99 });
 const end = fc.oneof(
-  { weight: 3, arbitrary: fc.constant('answered' as const) },
+  { weight: 3, arbitrary: fc.constant('finished' as const) },
   fc.constant('failed' as const),
 );
 

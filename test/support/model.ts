@@ -89,7 +89,7 @@ interface ModelOrganization {
   keys: string[];
   charges: (KnownAddress & { readonly request: string })[];
   /** Stored responses, by kind of submit and Idempotency-Key. */
-  answers: Record<
+  replies: Record<
     string,
     { readonly meaning: string; readonly batch: string; readonly until: number }
   >;
@@ -114,7 +114,7 @@ export function openModel(credits: readonly number[]): ModelState {
       used: 0,
       keys: [`key ${index}`],
       charges: [],
-      answers: {},
+      replies: {},
     };
   });
   return { now: 0, calls: 0, directory: [], organizations, batches: {}, repeatable: [] };
@@ -166,9 +166,9 @@ function submit(state: ModelState, call: SubmitCall): string {
   const organization = organizationOf(state, call.organization);
   if (!organization.keys.includes(call.key)) return 'inactive';
   const meaning = meaningOf(call);
-  const answer = organization.answers[`${submittedAs} ${idempotencyKey}`];
-  if (idempotencyKey !== null && answer && answer.until > state.now) {
-    return answer.meaning === meaning ? `repeated ${answer.batch}` : 'mismatch';
+  const reply = organization.replies[`${submittedAs} ${idempotencyKey}`];
+  if (idempotencyKey !== null && reply && reply.until > state.now) {
+    return reply.meaning === meaning ? `repeated ${reply.batch}` : 'mismatch';
   }
 
   const after = structuredClone(organization);
@@ -198,7 +198,7 @@ function submit(state: ModelState, call: SubmitCall): string {
   }
   if (idempotencyKey !== null) {
     const until = state.now + MODEL_RULES.idempotencyMs;
-    after.answers[`${submittedAs} ${idempotencyKey}`] = { meaning, batch: name, until };
+    after.replies[`${submittedAs} ${idempotencyKey}`] = { meaning, batch: name, until };
     state.repeatable.push(call);
   }
   state.organizations[call.organization] = after;

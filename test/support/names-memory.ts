@@ -7,14 +7,13 @@ import { createNames } from '../../activities/http/names.ts';
 
 const [names = 0, addresses = 0] = process.argv.slice(2).map(Number);
 
-function answer(count: number, address: (n: number) => string) {
+function reply(count: number, address: (n: number) => string) {
   return Array.from({ length: count }, (_, n) => ({ address: address(n), ttl: 3600 }));
 }
 
 Object.assign(Resolver.prototype, {
-  resolve4: async () => answer((addresses * 2) / 3, (n) => `198.41.${n >> 8}.${n & 255}`),
-  resolve6: async () =>
-    answer(addresses / 3, (n) => `2001:503:ba3e::2:${n.toString(16)}`),
+  resolve4: async () => reply((addresses * 2) / 3, (n) => `198.41.${n >> 8}.${n & 255}`),
+  resolve6: async () => reply(addresses / 3, (n) => `2001:503:ba3e::2:${n.toString(16)}`),
 });
 const { find } = createNames(['127.0.0.1:53']);
 

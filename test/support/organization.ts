@@ -179,7 +179,7 @@ export interface EnvelopeResponse {
   }[];
 }
 
-export interface Answer<T = unknown> {
+export interface ApiResponse<T = unknown> {
   readonly status: number;
   readonly headers: Headers;
   readonly text: string;
@@ -197,17 +197,17 @@ const CROWDED: readonly unknown[] = ['too_many_at_once', 'overloaded'];
  * many others are in progress, which is common on a busy machine.
  */
 export function createCaller(baseUrl: string, apiKey: string) {
-  const call = <T>(...request: Parameters<typeof send>): Promise<Answer<T>> =>
+  const call = <T>(...request: Parameters<typeof send>): Promise<ApiResponse<T>> =>
     eventually(async () => {
-      const answer = await send<T & { readonly code?: unknown }>(...request);
-      return CROWDED.includes(answer.json?.code) ? null : answer;
+      const reply = await send<T & { readonly code?: unknown }>(...request);
+      return CROWDED.includes(reply.json?.code) ? null : reply;
     });
   const send = async <T>(
     method: string,
     path: string,
     body?: string | Uint8Array<ArrayBuffer>,
     headers: Record<string, string> = {},
-  ): Promise<Answer<T>> => {
+  ): Promise<ApiResponse<T>> => {
     const response = await fetch(`${baseUrl}${path}`, {
       method,
       headers: {

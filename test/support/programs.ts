@@ -10,7 +10,7 @@ import {
 } from '../../deploy/local/processes.ts';
 import { LOOPBACK } from '../../deploy/ports.ts';
 import { asRole, SECRETS_KEY, testSetting } from './database.ts';
-import { type Answer, createCaller, eventually } from './organization.ts';
+import { type ApiResponse, createCaller, eventually } from './organization.ts';
 import { SITE_SETTINGS } from './site.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -219,15 +219,15 @@ export async function postUntilResponse<T>(
   path: string,
   body: object,
   headers: Record<string, string> = {},
-): Promise<Answer<T>> {
+): Promise<ApiResponse<T>> {
   const caller = createCaller(url, apiKey);
   return await eventually(async () => {
-    const answer = await caller
+    const response = await caller
       .call<T>('POST', path, JSON.stringify(body), headers)
       .catch(() => null);
-    return answer === null || answer.status === 409 || answer.status === 503
+    return response === null || response.status === 409 || response.status === 503
       ? null
-      : answer;
+      : response;
   });
 }
 

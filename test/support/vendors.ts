@@ -29,7 +29,7 @@ export type Script = (call: ScriptedCall) => Step | Promise<Step>;
 /** A vendor whose responses a test scripts, for cases that no simulator produces on demand. */
 export interface ScriptedVendor extends Vendor {
   /** Sets the responses for one NPI. The vendor finds nothing for any other NPI. */
-  script(npi: string, answer: Script): void;
+  script(npi: string, reply: Script): void;
   /** Returns the number of calls for an NPI. */
   asked(npi: string, operation: ScriptedCall['operation']): number;
 }
@@ -43,7 +43,7 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
   const counts = new Map<string, number>();
   const asked = (npi: string, operation: string) =>
     counts.get(`${operation} ${npi}`) ?? 0;
-  const answer = async (
+  const reply = async (
     operation: ScriptedCall['operation'],
     { npi }: Subject,
     signal: AbortSignal,
@@ -63,8 +63,8 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
     repeatIsFree: true,
     callMs: 30_000,
     cost: () => 1,
-    submit: (subject, signal) => answer('submit', subject, signal),
-    poll: (_jobRef, subject, signal) => answer('poll', subject, signal),
+    submit: (subject, signal) => reply('submit', subject, signal),
+    poll: (_jobRef, subject, signal) => reply('poll', subject, signal),
     script: (npi, script) => void scripts.set(npi, script),
     asked,
   };
@@ -151,27 +151,29 @@ export interface Asked {
   readonly body: unknown;
 }
 
-/** Reads a response in a vendor's documented form from vendor-answers/, such as `hunter/valid`. */
+/** Reads a response in a vendor's documented form from vendor-responses/, such as `hunter/valid`. */
 export function recorded(name: string): Played {
   return JSON.parse(
-    readFileSync(new URL(`vendor-answers/${name}.json`, import.meta.url), 'utf8'),
+    readFileSync(new URL(`vendor-responses/${name}.json`, import.meta.url), 'utf8'),
   );
 }
 
 /** Reads the documented responses of a verifier, by name. */
-export function answersOf(id: VerifierId): ReadonlyMap<string, Record<string, unknown>> {
-  const path = new URL(`verifier-answers/${id}.json`, import.meta.url);
+export function responsesOf(
+  id: VerifierId,
+): ReadonlyMap<string, Record<string, unknown>> {
+  const path = new URL(`verifier-responses/${id}.json`, import.meta.url);
   return new Map(Object.entries(JSON.parse(readFileSync(path, 'utf8'))));
 }
 
 /** Starts a vendor's server that returns these responses in turn and repeats the last one. */
-export async function playVendor(t: ExecutionContext, ...answers: readonly Played[]) {
+export async function playVendor(t: ExecutionContext, ...replies: readonly Played[]) {
   const asked: Asked[] = [];
   const url = await serveVendor(t, async (request, response) => {
     const { method = '', url: path = '', headers } = request;
     const hasBody = method === 'POST';
-    const { status, body, ...rest } = answers[
-      Math.min(asked.length, answers.length - 1)
+    const { status, body, ...rest } = replies[
+      Math.min(asked.length, replies.length - 1)
     ] ?? {
       status: 500,
       body: '',

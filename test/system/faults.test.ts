@@ -68,11 +68,11 @@ test('a submit while Temporal is down is accepted, and the reconciler starts it 
   });
   try {
     const client = await own.organization();
-    const answers = await Promise.all([
+    const replies = await Promise.all([
       client.single({ npi: '2000000010' }),
       client.bulk({ npis: ['2000000036', '2000000044'] }),
     ]);
-    for (const { status, json } of answers) {
+    for (const { status, json } of replies) {
       t.is(status, 202);
       t.is((await client.completed(json.batch_id)).batch.status, 'completed');
     }
@@ -170,7 +170,7 @@ test.serial(
 
 test('if a result and a time-out come at once, exactly one of them settles the request', async (t) => {
   const organization = await openOrganization(stack.db, 100);
-  const wins = { answered: 0, failed: 0 };
+  const wins = { finished: 0, failed: 0 };
   for (const npi of freshNpis(30)) {
     const command = submitCommand(organization, { npis: [npi] });
     const { requestIds } = acceptedIds(await submit(stack.db, command, RULES));
@@ -183,13 +183,13 @@ test('if a result and a time-out come at once, exactly one of them settles the r
       lastValidatedAt: new Date(),
       source: 'test',
     });
-    const ends = ['answered', 'failed', 'answered', 'failed'] as const;
+    const ends = ['finished', 'failed', 'finished', 'failed'] as const;
     const settlements = await Promise.all(
       ends.map((end) => settle(stack.db, requestId, end, 'deadline', RULES)),
     );
     t.is(new Set(settlements.map(({ status }) => status)).size, 1);
     t.is(settlements.filter(({ settledNow }) => settledNow).length, 1);
-    wins[settlements[0]?.status === 'completed' ? 'answered' : 'failed'] += 1;
+    wins[settlements[0]?.status === 'completed' ? 'finished' : 'failed'] += 1;
   }
   const [row] = await stack.db.drizzle.execute<{
     charged: string;
@@ -201,7 +201,7 @@ test('if a result and a time-out come at once, exactly one of them settles the r
       from ledger_entries where organization_id = ${organization.organizationId} and kind in ('charge', 'release')`);
   t.deepEqual(
     [Number(row?.charged), Number(row?.released), Number(row?.settled)],
-    [wins.answered, wins.failed, 30],
+    [wins.finished, wins.failed, 30],
   );
   t.log(wins);
 });

@@ -106,7 +106,7 @@ async function runSequences({
  */
 async function drain(model: ModelState, client: ModelClient): Promise<void> {
   for (const request of requestsOf(model, true)) {
-    const call = { name: '', kind: 'settle', request, end: 'answered' } as const;
+    const call = { name: '', kind: 'settle', request, end: 'finished' } as const;
     const told = (await performCall(client, call))();
     const expected = applyCall(model, call);
     if (told !== expected)

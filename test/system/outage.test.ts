@@ -4,7 +4,11 @@ import postgres from 'postgres';
 import { migrate } from '../../db/operations/migrate.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { temporaryFolder } from '../support/database.ts';
-import { type Answer, eventually, type SubmitResponse } from '../support/organization.ts';
+import {
+  type ApiResponse,
+  eventually,
+  type SubmitResponse,
+} from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // Tests the API without PostgreSQL. It responds with 503, writes nothing by halves, and becomes
@@ -19,16 +23,16 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
   const api = await startApi({ databaseUrl: url });
   t.teardown(api.stop);
   const client = await api.organization(100_000);
-  const answers: Answer<SubmitResponse>[] = [];
+  const responses: ApiResponse<SubmitResponse>[] = [];
   let running = true;
   const submitting = Array.from({ length: 8 }, async () => {
     while (running)
-      answers.push(
+      responses.push(
         await client.bulk({ npis: ['2000000010', '2000000028', '2000000036'] }),
       );
   });
   const count = (status: number) =>
-    answers.filter((answer) => answer.status === status).length;
+    responses.filter((response) => response.status === status).length;
   const more = (status: number, than: number) =>
     eventually(async () => count(status) > than || null);
 
@@ -49,8 +53,11 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
   running = false;
   await Promise.all(submitting);
 
-  t.deepEqual([...new Set(answers.map((answer) => answer.status))].sort(), [202, 503]);
-  const refused = answers.find((answer) => answer.status === 503);
+  t.deepEqual(
+    [...new Set(responses.map((response) => response.status))].sort(),
+    [202, 503],
+  );
+  const refused = responses.find((response) => response.status === 503);
   t.like(refused?.json, { code: 'service_unavailable', status: 503 });
   t.is(refused?.headers.get('retry-after'), '5');
 
@@ -67,9 +74,9 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
     ),
   );
   const stored = new Set(batches.map((batch) => batch.id));
-  const accepted = answers
-    .filter((answer) => answer.status === 202)
-    .map((answer) => answer.json.batch_id);
+  const accepted = responses
+    .filter((response) => response.status === 202)
+    .map((response) => response.json.batch_id);
   t.deepEqual(
     accepted.filter((id) => !stored.has(id)),
     [],

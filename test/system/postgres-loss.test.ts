@@ -165,17 +165,17 @@ async function killUnderLoad(
     const [counts] = (await once(client, 'message')) as [LossCounts];
     return counts;
   };
-  const answersAfter = async (counts: LossCounts) =>
+  const resultsAfter = async (counts: LossCounts) =>
     await eventually(
       async () => (await ask('count')).fulfilled > counts.fulfilled + 100 || null,
     );
   try {
-    await answersAfter(await ask('count'));
+    await resultsAfter(await ask('count'));
     for (let kill = 0; kill < kills && !enough(await ask('count')); kill += 1) {
       process.kill(server.pid, 'SIGKILL');
       await server.exited;
       server = await startPostgres({ dataDir, port });
-      await answersAfter(await ask('count'));
+      await resultsAfter(await ask('count'));
     }
     const counts = await ask('stop');
     const halves = await withSql(

@@ -61,7 +61,7 @@ test.serial(
     t.timeout(300_000 * ROUNDS);
     for (let round = 0; round < ROUNDS; round += 1) {
       const client = await openWithKeys(1, 10);
-      const answers = await Promise.all(
+      const replies = await Promise.all(
         times(1000, (index) => {
           const body = { npi: npiOf(index) };
           return postUntilResponse(
@@ -72,8 +72,8 @@ test.serial(
           );
         }),
       );
-      const accepted = answers.filter(({ status }) => status === 202);
-      const refused = answers.filter(({ status }) => status === 402);
+      const accepted = replies.filter(({ status }) => status === 202);
+      const refused = replies.filter(({ status }) => status === 402);
       t.deepEqual([accepted.length, refused.length], [1, 999]);
       for (const { json } of refused)
         t.like(json, { required: 1, available: 0, shortfall: 1 });
@@ -98,7 +98,7 @@ test.serial(
         key: begin + Math.floor(index / 50),
         caller: index % 50,
       }));
-      const answers = await Promise.all(
+      const replies = await Promise.all(
         calls.map(({ key, caller }) =>
           postUntilResponse(
             apiOf(caller).url,
@@ -109,7 +109,7 @@ test.serial(
           ),
         ),
       );
-      for (const [index, { status, text, headers }] of answers.entries()) {
+      for (const [index, { status, text, headers }] of replies.entries()) {
         t.is(status, 202);
         if (headers.get('idempotent-replayed') === null) first += 1;
         const seen = `${calls[index]?.key} ${text}`;
@@ -137,28 +137,28 @@ test.serial(
     const api = await startApiProcess(url);
     t.teardown(() => api.stop());
     const client = await openWithKeys(40, 20);
-    let answered = 0;
+    let responded = 0;
     let kills = 0;
     let restarted = Promise.resolve();
-    const answers = await Promise.all(
+    const replies = await Promise.all(
       times(20, async (caller) => {
         const seen: string[] = [];
         for (let key = 0; key < 40; key += 1) {
-          const answer = await postUntilResponse(
+          const reply = await postUntilResponse(
             api.url,
             client.keyOf(caller),
             '/api/v1/email/bulk',
             { npis: [npiOf(key)] },
             { 'idempotency-key': `key-${key}` },
           );
-          t.is(answer.status, 202);
-          seen.push(answer.text);
-          answered += 1;
+          t.is(reply.status, 202);
+          seen.push(reply.text);
+          responded += 1;
           // Kills right after a batch was acknowledged, while the other callers wait for the same
           // one.
           if (
-            answer.headers.get('idempotent-replayed') === null &&
-            answered > (kills + 1) * 150
+            reply.headers.get('idempotent-replayed') === null &&
+            responded > (kills + 1) * 150
           ) {
             kills += 1;
             restarted = restarted.then(() => api.kill()).then(() => api.start());
@@ -169,8 +169,8 @@ test.serial(
     );
     await restarted;
     t.true(kills >= 3);
-    t.is(new Set(answers.map((seen) => seen.join('\n'))).size, 1);
-    const told = (answers[0] ?? []).map((text) => JSON.parse(text) as SubmitResponse);
+    t.is(new Set(replies.map((seen) => seen.join('\n'))).size, 1);
+    const told = (replies[0] ?? []).map((text) => JSON.parse(text) as SubmitResponse);
     const kept = await sql`
     select r.id, r.batch_id from requests r where r.organization_id = ${client.organizationId} order by r.id`;
     t.deepEqual(
@@ -182,7 +182,7 @@ test.serial(
 );
 
 /**
- * Settles requests as answered and as failed at once. Returns the number of requests that did not
+ * Settles requests as finished and as failed at once. Returns the number of requests that did not
  * end exactly once.
  */
 async function raceTimeOuts(ledger: Ledger): Promise<number> {
@@ -200,7 +200,7 @@ async function raceTimeOuts(ledger: Ledger): Promise<number> {
     const ends = await Promise.all(
       requestIds.map((requestId, position) =>
         Promise.allSettled([
-          ledger.settle(poolOf(position), requestId, 'answered', 'result', RULES),
+          ledger.settle(poolOf(position), requestId, 'finished', 'result', RULES),
           ledger.settle(poolOf(position + 1), requestId, 'failed', 'time-out', RULES),
         ]),
       ),
@@ -266,7 +266,7 @@ async function raceBulks(
     const ends = await Promise.allSettled(
       outcomes.map((outcome, index) => {
         const requestId = acceptedIds(outcome).requestIds[0] ?? '';
-        return ledger.settle(poolOf(index), requestId, 'answered', 'result', RULES);
+        return ledger.settle(poolOf(index), requestId, 'finished', 'result', RULES);
       }),
     );
     const [seen] = await sql`
@@ -322,7 +322,7 @@ test.serial(
       await found(npi);
       const settled = await Promise.all(
         requestIds.map((id, index) =>
-          settle(poolOf(index), id, 'answered', 'result', RULES),
+          settle(poolOf(index), id, 'finished', 'result', RULES),
         ),
       );
       t.deepEqual([...new Set(settled.map(({ status }) => status))], ['completed']);
@@ -345,12 +345,12 @@ test.serial(
   'at a rate limit of 100, two API processes admit exactly 100 of 101 requests',
   async (t) => {
     const organization = await openOrganization(pools[0], 0, 100);
-    const answers = await Promise.all(
+    const replies = await Promise.all(
       times(101, (index) =>
         createCaller(apiOf(index).url, organization.apiKey).get('/api/v1/credits'),
       ),
     );
-    const refused = answers.filter(({ status }) => status !== 200);
+    const refused = replies.filter(({ status }) => status !== 200);
     t.deepEqual(
       refused.map(({ status }) => status),
       [429],

@@ -29,7 +29,7 @@ import {
 } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { openTestDatabase, testSetting } from '../support/database.ts';
-import { answered, startDelivering } from '../support/deliveries.ts';
+import { responded, startDelivering } from '../support/deliveries.ts';
 import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
@@ -262,7 +262,7 @@ test('the reconciler starts all waiting batches, or stops early if Temporal fail
     const asked: string[] = [];
     const startBatch = async (batch: { readonly batchId: string }) => {
       asked.push(batch.batchId);
-      if (!takes) throw new Error('no answer');
+      if (!takes) throw new Error('no response');
     };
     const deps = {
       db,
@@ -553,7 +553,7 @@ test('results, time-outs, and the reconciler together settle each request once',
     accepted.map(async ({ organizationId, requestIds }) => {
       for (const [index, requestId] of requestIds.entries()) {
         await joinLookups(db, [requestId]);
-        const end = index % 3 === 0 ? 'failed' : 'answered';
+        const end = index % 3 === 0 ? 'failed' : 'finished';
         const [ended, again, ...others] = await Promise.all([
           settle(db, requestId, end, 'test', RULES),
           settle(db, requestId, end, 'test', RULES),
@@ -631,7 +631,7 @@ test.serial('the reconciler continues after an outage of PostgreSQL', async (t) 
 });
 
 test('after an outage of Temporal, the reconciler starts webhooks without a workflow', async (t) => {
-  const life = await startDelivering(async () => answered(204));
+  const life = await startDelivering(async () => responded(204));
   t.teardown(() => life.stop());
   const [deliveryId = ''] = await life.deliveries(
     await life.organization(),

@@ -17,7 +17,7 @@ import {
   testSetting,
 } from '../support/database.ts';
 import {
-  type Answer,
+  type ApiResponse,
   createCaller,
   eventually,
   openOrganization,
@@ -45,10 +45,10 @@ test('a stopping API is not ready, but serves requests until its connections clo
       agent,
       headers: { 'x-api-key': apiKey },
     }).end();
-    const [answer] = (await once(asked, 'response')) as [IncomingMessage];
-    const body = JSON.parse(await text(answer)) as unknown;
-    const { connection } = answer.headers;
-    return { status: answer.statusCode, connection, body, isReused: asked.reusedSocket };
+    const [reply] = (await once(asked, 'response')) as [IncomingMessage];
+    const body = JSON.parse(await text(reply)) as unknown;
+    const { connection } = reply.headers;
+    return { status: reply.statusCode, connection, body, isReused: asked.reusedSocket };
   };
   await eventually(async () => (await get('/readyz')).status === 200 || null);
   t.like(await get('/api/v1/credits'), {
@@ -110,9 +110,12 @@ test('replacing APIs and workers under load fails no request and loses no batch'
   await areReady();
   const old = await Promise.all([1, 2].map(() => workers.start(stack)));
 
-  const expectStatus = <T>(status: number, { status: got, text, json }: Answer<T>): T => {
+  const expectStatus = <T>(
+    status: number,
+    { status: got, text, json }: ApiResponse<T>,
+  ): T => {
     if (got !== status)
-      throw new Error(`${got} ${text}: ${JSON.stringify(balancer.answers())}`);
+      throw new Error(`${got} ${text}: ${JSON.stringify(balancer.replies())}`);
     return json;
   };
   // Half of the clients poll, and half wait for the end.
@@ -184,8 +187,8 @@ test('replacing APIs and workers under load fails no request and loses no batch'
   ending.abort();
   await all;
 
-  t.deepEqual(Object.keys(balancer.answers()).sort(), ['200', '202']);
+  t.deepEqual(Object.keys(balancer.replies()).sort(), ['200', '202']);
   t.deepEqual([...new Set(results.flat())], [Array(BATCH).fill('completed').join(' ')]);
   t.deepEqual(await leftOver(stack), []);
-  t.log(`${results.flat().length} batches`, balancer.answers());
+  t.log(`${results.flat().length} batches`, balancer.replies());
 });

@@ -121,7 +121,7 @@ test.serial(
       status: 'completed',
     });
     t.is(request?.resource['service.name'], 'npi-email-worker');
-    t.deepEqual(named('hunter')[0]?.attributes, { answer: 'found' });
+    t.deepEqual(named('hunter')[0]?.attributes, { result: 'found' });
     t.deepEqual(
       named('webhook attempt').map(({ attributes, status }) => [
         attributes.attempt,
@@ -223,7 +223,7 @@ test.serial(
 test.serial(
   'a trace collector that never responds delays neither submits nor shutdown',
   async (t) => {
-    collector.answer('silence');
+    collector.respond('silence');
     const worker = await workers.start(stack, settings());
     const { json } = await customer.single({ npi: ordinaryNpis('found', 2)[1] });
     const { data } = await customer.completed(json.batch_id);

@@ -17,7 +17,7 @@ import { ordinaryNpis } from '../support/vendors.ts';
 const DELIVERIES = 300;
 const KILLS = 4;
 /** Milliseconds until the receiver responds. They give a kill as many open attempts as possible. */
-const ANSWER_MS = 300;
+const RESPONSE_MS = 300;
 
 const temporal = fresh(test, () =>
   startTemporal({
@@ -59,7 +59,7 @@ test('killing workers every few seconds loses no webhook', async (t) => {
     t.notThrows(() => receiver.verify(body, headers as Record<string, string>));
     const id = String(response.req.headers['webhook-id']);
     arrivals.set(id, [...(arrivals.get(id) ?? []), kills]);
-    setTimeout(() => status(204)(response), ANSWER_MS);
+    setTimeout(() => status(204)(response), RESPONSE_MS);
   });
   const webhook = { url: `${stack.receiver.url}/kill` };
   for (let sent = 0; sent < DELIVERIES; sent += npis.length)

@@ -128,7 +128,11 @@ test.serial(
     await eventually(async () => ((await jobs()) === npis.length ? true : null));
     process.kill(worker.pid, 'SIGKILL');
     await worker.exited;
-    t.is(await jobs(), npis.length, 'every job is in the database, and none is answered');
+    t.is(
+      await jobs(),
+      npis.length,
+      'every job is in the database, and none has a response',
+    );
 
     await workers.start(stack);
     const envelope = await client.completed(json.batch_id);

@@ -139,7 +139,7 @@ test.serial(
       capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
     const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
     const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
-    t.true(calls <= 3, `${calls} questions at three credits each`);
+    t.true(calls <= 3, `${calls} calls at three credits each`);
     const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int n from vendor_attempts a join lookups l on l.id = a.lookup_id
      where a.vendor = 'capped' and a.reason = 'daily_credits' and l.npi in ${asked}`);

@@ -141,8 +141,8 @@ test.serial(
         ),
       );
     }
-    const answers: EnvelopeResponse[] = [];
-    for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
+    const responses: EnvelopeResponse[] = [];
+    for (const { json } of all) responses.push(await sandbox.completed(json.batch_id));
 
     t.deepEqual(await leftOver(stack), []);
     t.deepEqual(await sharedRows(), before);
@@ -151,11 +151,11 @@ test.serial(
       [],
     );
     t.deepEqual(registered, []);
-    const emails = answers.flatMap(({ data }) =>
+    const emails = responses.flatMap(({ data }) =>
       data.flatMap(({ email }) => email ?? []),
     );
     t.true(emails.length > 40);
-    const unrefused = answers[0]?.data.filter(
+    const unrefused = responses[0]?.data.filter(
       ({ npi, email }) => refused.includes(npi) && email,
     );
     t.is(unrefused?.length, 3);
@@ -250,13 +250,13 @@ test('the test outcome "deadline" fails only its own request, and within seconds
 
 test('the test outcomes "slow" and "greylisted" take the same steps as real delays', async (t) => {
   const [slow, greylisted] = await Promise.all([forced('slow'), forced('greylisted')]);
-  for (const [answer, steps] of [
+  for (const [response, steps] of [
     [slow, ['the sandbox: slow']],
     [greylisted, ['the sandbox: greylisted', 'the sandbox: greylisted-over']],
   ] as const) {
-    t.like(answer, { ...PROFESSIONAL, submitted: 'in-progress', credits: 1 });
+    t.like(response, { ...PROFESSIONAL, submitted: 'in-progress', credits: 1 });
     const { events } = await stack.client.workflow
-      .getHandle(answer.request_id ?? '')
+      .getHandle(response.request_id ?? '')
       .fetchHistory();
     const asked = (events ?? []).flatMap(
       ({ activityTaskScheduledEventAttributes: one }) => one?.activityId ?? [],

@@ -16,7 +16,7 @@ import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendor
 // vendor is called while it is unavailable. Reacher is a server of this test, and the vendor is
 // scripted. Everything else is as in production.
 
-const ANSWERS = {
+const RESPONSES = {
   safe: { is_reachable: 'safe' },
   missing: {
     is_reachable: 'invalid',
@@ -28,7 +28,7 @@ const ANSWERS = {
     smtp: { error: { type: 'IOError', message: 'io: incomplete' } },
   },
 };
-type Says = keyof typeof ANSWERS | 'down';
+type Says = keyof typeof RESPONSES | 'down';
 
 let says: Says = 'safe';
 const asked: string[] = [];
@@ -39,7 +39,7 @@ const reacher = createServer(async (request, response) => {
   response.end(
     says === 'down'
       ? '{}'
-      : JSON.stringify({ misc: {}, mx: {}, smtp: {}, ...ANSWERS[says] }),
+      : JSON.stringify({ misc: {}, mx: {}, smtp: {}, ...RESPONSES[says] }),
   );
 }).listen(0, '127.0.0.1');
 test.after.always(() => void reacher.close());

@@ -13,7 +13,7 @@ import { ordinaryNpis } from '../support/vendors.ts';
 const MAGIC_NPIS =
   `2000000010 2000000028 2000000036 2000000044 2000000101 2000000119 2000000127 2000000135
   2000000143 2000000150 2000000168 2000000176 1234567890`.split(/\s+/);
-/** The vendor doesn't answer for this NPI until the deadline. */
+/** The vendor doesn't respond for this NPI until the deadline. */
 const UNANSWERED_NPI = '2000000101';
 const CANARY = {
   url: 'canary-in-url',

@@ -23,7 +23,7 @@ const stack = fresh(test, () =>
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
-const answers = new Map<string, EnvelopeResponse['data'][number]>();
+const replies = new Map<string, EnvelopeResponse['data'][number]>();
 let submitted: Awaited<ReturnType<typeof client.bulk>>;
 let ended: EnvelopeResponse;
 
@@ -41,7 +41,7 @@ test.before(async () => {
   await addSuppression(stack.db, BY, { kind: 'npi', value: SUPPRESSED });
   submitted = await client.bulk({ npis: [...MAGIC.keys()], custom_data: { a: 1 } });
   ended = await client.completed(submitted.json.batch_id);
-  for (const item of ended.data) answers.set(item.npi, item);
+  for (const item of ended.data) replies.set(item.npi, item);
 });
 
 test('the sandbox gives magic NPIs the same results as the simulated vendors', async (t) => {
@@ -98,7 +98,7 @@ const EXPECTED: Readonly<Record<string, string>> = {
 test('each magic NPI has its documented result', (t) => {
   t.deepEqual(
     Object.fromEntries(
-      [...answers].map(([npi, one]) => [npi, `${one.status} ${one.email_type}`]),
+      [...replies].map(([npi, one]) => [npi, `${one.status} ${one.email_type}`]),
     ),
     EXPECTED,
   );
@@ -171,7 +171,7 @@ test('customers cannot distinguish rejected NPIs from NPIs without a result', as
 
 test('a stored address that is out of date is checked again before vendors are called', async (t) => {
   t.deepEqual(asked('2000000069'), []);
-  t.is(answers.get('2000000069')?.email, STORED_EMAILS[1]?.email);
+  t.is(replies.get('2000000069')?.email, STORED_EMAILS[1]?.email);
   const [row] = await stack.db.drizzle.execute<{ fresh: boolean }>(sql`
     select last_validated_at > clock_timestamp() - interval '5 minutes' as fresh from stored_emails
      where npi = '2000000069'`);
@@ -181,7 +181,7 @@ test('a stored address that is out of date is checked again before vendors are c
     ['rocketreach'],
     'the stored one is dead, so a vendor is asked',
   );
-  t.not(answers.get('2000000077')?.email, STORED_EMAILS[2]?.email);
+  t.not(replies.get('2000000077')?.email, STORED_EMAILS[2]?.email);
 });
 
 test('an address listed in NPPES is checked before vendors are called', async (t) => {
@@ -292,7 +292,7 @@ test('organizations that wait for the same NPI share its lookup, and each is cha
     sql`delete from email_checks where npi = ${npi} and kind = 'verifier'`,
   );
   const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
-  const address = answers.get(npi)?.email;
+  const address = replies.get(npi)?.email;
   const checkedBefore = stack.simulator
     .calls()
     .filter(({ subject }) => subject === address).length;
@@ -338,10 +338,10 @@ test('the Temporal UI shows which vendors a lookup called, in order', async (t) 
   t.is(json.status, 'completed', 'a replay needs no lookup');
   const fresh = await stack.organization(10);
   await forget('2000000218');
-  const answer = (await fresh.single({ npi: '2000000218' })).json;
-  await fresh.completed(answer.batch_id);
+  const reply = (await fresh.single({ npi: '2000000218' })).json;
+  await fresh.completed(reply.batch_id);
   const details = await eventually(async () => {
-    const handle = stack.client.workflow.getHandle(answer.requests[0]?.request_id ?? '');
+    const handle = stack.client.workflow.getHandle(reply.requests[0]?.request_id ?? '');
     const { status } = await handle.describe();
     return status.name === 'COMPLETED' ? await handle.fetchHistory() : null;
   });

@@ -34,7 +34,7 @@ export const HUNTER_VERIFIER = {
   // without a result is free (help.hunter.io, "How do credits work").
   cost: 0.5,
   headersOf: (apiKey) => ({ 'X-API-KEY': apiKey }),
-  questionAbout: (email) => ({
+  requestFor: (email) => ({
     path: `/email-verifier?${new URLSearchParams({ email })}`,
   }),
   meanings: {

@@ -18,7 +18,7 @@ export const NEVERBOUNCE = {
   callMs: 60_000,
   cost: 1,
   headersOf: () => ({}),
-  questionAbout: (email, key) => ({
+  requestFor: (email, key) => ({
     path: `/v4.2/single/check?${new URLSearchParams({ key, email, address_info: '0' })}`,
   }),
   meanings: { 200: inBody(stepOfEnvelope) },

@@ -27,7 +27,7 @@ export const REACHER = {
     if (apiKey === '') return {};
     return { 'x-reacher-secret': apiKey, authorization: apiKey };
   },
-  questionAbout: (email) => ({ path: '/v1/check_email', json: { to_email: email } }),
+  requestFor: (email) => ({ path: '/v1/check_email', json: { to_email: email } }),
   meanings: {
     200: inBody(stepOfOutput),
     // A self-hosted server responds to a wrong secret with 400 and names the header.

@@ -3,7 +3,7 @@ import {
   type HttpHeaders,
   jsonApi,
   type Meanings,
-  type Question,
+  type SourceRequest,
   type Trouble,
 } from '../../http/client.ts';
 import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
@@ -58,7 +58,7 @@ export interface VerifierKind extends SourceFacts {
   /** The cost of one check, in the verifier's credits. */
   readonly cost: number;
   headersOf(apiKey: string): HttpHeaders;
-  questionAbout(email: string, apiKey: string): Question;
+  requestFor(email: string, apiKey: string): SourceRequest;
   /** Explains the HTTP statuses that have an unusual meaning in this verifier's API. */
   readonly meanings: Meanings<VerifierStep>;
 }
@@ -99,12 +99,12 @@ export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
  * @param at.apiKey empty for a self-hosted server without a key
  */
 export function createVerifier(
-  { id, url, cost, callMs, headersOf, questionAbout, meanings }: VerifierKind,
+  { id, url, cost, callMs, headersOf, requestFor, meanings }: VerifierKind,
   { baseUrl, apiKey }: { readonly baseUrl: string; readonly apiKey: string },
 ) {
   const ask = jsonApi(baseUrl, headersOf(apiKey), callMs);
   const read = byStatus(meanings);
   const check = (email: string, signal: AbortSignal) =>
-    ask(questionAbout(email, apiKey), signal, read);
+    ask(requestFor(email, apiKey), signal, read);
   return { id, cost, isSelfHosted: url === null, check };
 }

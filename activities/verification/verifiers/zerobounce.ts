@@ -22,7 +22,7 @@ export const ZEROBOUNCE = {
   callMs: 70_000,
   cost: 1,
   headersOf: () => ({}),
-  questionAbout: (email, apiKey) => ({
+  requestFor: (email, apiKey) => ({
     path: `/v2/validate?${new URLSearchParams({ api_key: apiKey, email, ip_address: '' })}`,
   }),
   meanings: {

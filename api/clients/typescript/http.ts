@@ -3,7 +3,7 @@ import { type Connection, usableApiKey, usableBaseUrl } from './connection.ts';
 import { EnrichmentError, type ErrorCode } from './errors.ts';
 import type { AnyProblem, Invalid } from './types.ts';
 
-export interface Answer<T> {
+export interface ApiResponse<T> {
   readonly response: Response;
   readonly body: T;
 }
@@ -16,7 +16,7 @@ export interface CallOptions {
 }
 
 /** Calls the API. */
-export type Call = <T>(path: string, options?: CallOptions) => Promise<Answer<T>>;
+export type Call = <T>(path: string, options?: CallOptions) => Promise<ApiResponse<T>>;
 
 /**
  * Statuses after which a retry may succeed. Retrying is safe: a GET changes nothing, and a retried
@@ -52,27 +52,29 @@ export function createCaller(connection: Connection): Call {
   const baseUrl = usableBaseUrl(connection.baseUrl);
   const authorization = `Bearer ${usableApiKey(connection.apiKey)}`;
   const pace = new Pace();
-  let hasAnswered = false;
+  let hasResponded = false;
   return async (path, options = {}) => {
     const init = initOf(options, authorization);
     let begun = Date.now();
     for (let tries = 0; ; tries += 1) {
       const sentAt = await pace.turn(signal);
       const limited = AbortSignal.any([signal, AbortSignal.timeout(ATTEMPT_MS)]);
-      const answer = await exchange(`${baseUrl}${path}`, { ...init, signal: limited });
+      const result = await exchange(`${baseUrl}${path}`, { ...init, signal: limited });
       signal.throwIfAborted();
-      hasAnswered ||= answer.response !== null;
-      pace.heed(answer.response?.headers, sentAt);
-      if (!(answer instanceof EnrichmentError)) {
-        return answer;
+      hasResponded ||= result.response !== null;
+      pace.heed(result.response?.headers, sentAt);
+      if (!(result instanceof EnrichmentError)) {
+        return result;
       }
-      const pauseMs = pauseAfter(answer, tries);
+      const pauseMs = pauseAfter(result, tries);
       // An attempt cannot take this long, so this machine was asleep. The time limit for retries
       // starts again.
       if (Date.now() > sentAt + 2 * ATTEMPT_MS) begun = Date.now();
-      const patience = hasAnswered ? patienceMs : Math.min(patienceMs, FIRST_PATIENCE_MS);
+      const patience = hasResponded
+        ? patienceMs
+        : Math.min(patienceMs, FIRST_PATIENCE_MS);
       if (Date.now() + pauseMs > begun + patience) {
-        throw answer;
+        throw result;
       }
       await sleep(pauseMs, undefined, { signal });
     }
@@ -111,7 +113,7 @@ function pauseAfter({ code, response }: EnrichmentError, tries: number): number 
 async function exchange(
   url: string,
   init: RequestInit,
-): Promise<Answer<never> | EnrichmentError> {
+): Promise<ApiResponse<never> | EnrichmentError> {
   try {
     const response = await fetch(url, init);
     const body = await response.json().catch((error) => {

@@ -313,7 +313,7 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     note(run, chunk, '');
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.part.first}` };
     const body = { ...run.fields, npis: chunk.npis };
-    const answer = await run
+    const accepted = await run
       .call<Accepted>('/api/v1/email/bulk', { method: 'POST', headers, body })
       .catch((error) => {
         // The submit was rejected for lack of credits, so this batch does not exist. If an earlier
@@ -324,7 +324,7 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
         }
         throw error;
       });
-    chunk.batchId = answer.body.batch_id;
+    chunk.batchId = accepted.body.batch_id;
     note(run, chunk, chunk.batchId);
   }
   let { open } = chunk;

@@ -6,7 +6,7 @@ import {
   type Fields,
   type Memory,
   ok,
-  type Question,
+  type SimRequest,
   type SimResponse,
   type Source,
   type SubjectResponse,
@@ -44,7 +44,7 @@ export const fullenrich: Source = {
   },
 };
 
-function find({ body }: Question): Finding | SimResponse {
+function find({ body }: SimRequest): Finding | SimResponse {
   const entry = firstOf(body);
   const contact = contactOf(entry, entry.domain, entry.company_name);
   if (contact) return search('fullenrich', contact);
@@ -64,7 +64,7 @@ function firstOf({ data }: Fields): Fields {
   return Object(data[0]);
 }
 
-function submit(finding: Finding, { body }: Question, memory: Memory): SimResponse {
+function submit(finding: Finding, { body }: SimRequest, memory: Memory): SimResponse {
   const id = randomUUID();
   const polls = finding.known === 'slow' ? SLOW_RUNNING_POLLS : RUNNING_POLLS;
   const running = Array<SimResponse>(polls).fill(RUNNING);
@@ -73,7 +73,7 @@ function submit(finding: Finding, { body }: Question, memory: Memory): SimRespon
   return ok({ enrichment_id: id });
 }
 
-function poll({ id }: Question, { jobs }: Memory): SubjectResponse {
+function poll({ id }: SimRequest, { jobs }: Memory): SubjectResponse {
   const job = jobs.get(id);
   if (job) return [id, job()];
   return [id, problem(404, 'error.enrichment.not_found', 'Enrichment ID not found')];

@@ -4,7 +4,7 @@ import {
   contactOf,
   type Memory,
   ok,
-  type Question,
+  type SimRequest,
   type SimResponse,
   type Source,
 } from './wire.ts';
@@ -41,7 +41,7 @@ export const hunter: Source = {
   },
 };
 
-function find({ query }: Question): Finding | SimResponse {
+function find({ query }: SimRequest): Finding | SimResponse {
   const contact = contactOf(
     Object.fromEntries(query),
     query.get('domain'),
@@ -51,7 +51,7 @@ function find({ query }: Question): Finding | SimResponse {
   return problem(400, 'wrong_params', 'You are missing a name, or a domain or company');
 }
 
-function result(finding: Finding, _question: Question, memory: Memory): SimResponse {
+function result(finding: Finding, _request: SimRequest, memory: Memory): SimResponse {
   const { subject, person, workEmail, known } = finding;
   const response = ok({
     data: {

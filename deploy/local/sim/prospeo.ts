@@ -5,7 +5,7 @@ import {
   type Fields,
   type Memory,
   ok,
-  type Question,
+  type SimRequest,
   type SimResponse,
   type Source,
 } from './wire.ts';
@@ -30,14 +30,14 @@ export const prospeo: Source = {
   },
 };
 
-function find({ body }: Question): Finding | SimResponse {
+function find({ body }: SimRequest): Finding | SimResponse {
   const data: Fields = Object(body.data);
   const contact = contactOf(data, data.company_website, data.company_name);
   if (contact) return search('prospeo', contact);
   return problem(400, 'INVALID_DATAPOINTS');
 }
 
-function result(finding: Finding, _question: Question, memory: Memory): SimResponse {
+function result(finding: Finding, _request: SimRequest, memory: Memory): SimResponse {
   const { subject, person, workEmail: email } = finding;
   const { first, last, organization } = person;
   return ok({

@@ -9,7 +9,7 @@ import {
 import {
   type Memory,
   ok,
-  type Question,
+  type SimRequest,
   type Source,
   type SubjectResponse,
   textOf,
@@ -77,7 +77,7 @@ export const reacher: Source = {
   routes: { 'POST /v1/check_email': check },
 };
 
-function check({ body }: Question, memory: Memory): SubjectResponse {
+function check({ body }: SimRequest, memory: Memory): SubjectResponse {
   const email = textOf(body.to_email) ?? '';
   const mailbox = mailboxNow(email, memory);
   const [isReachable, smtp] = MAILBOXES[mailbox];

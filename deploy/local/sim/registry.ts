@@ -1,7 +1,7 @@
 import { hasNpiCheckDigit } from '../../../db/providers/npi.ts';
 import { DEACTIVATED_NPIS } from './magic.ts';
 import { personOf, type SimPerson } from './people.ts';
-import { ok, type Question, type Source, type SubjectResponse } from './wire.ts';
+import { ok, type SimRequest, type Source, type SubjectResponse } from './wire.ts';
 
 /**
  * Simulates the NPI Registry's API, version 2.1. It needs no key, and every response has the status
@@ -15,7 +15,7 @@ export const registry: Source = {
   routes: { 'GET /': find },
 };
 
-function find({ query }: Question): SubjectResponse {
+function find({ query }: SimRequest): SubjectResponse {
   const npi = query.get('number') ?? '';
   return [npi, ok(bodyAbout(npi, query.get('version')))];
 }

@@ -4,7 +4,7 @@ import {
   aboutPerson,
   type Memory,
   ok,
-  type Question,
+  type SimRequest,
   type SimResponse,
   type Source,
   type SubjectResponse,
@@ -55,19 +55,19 @@ export const rocketreach: Source = {
   },
 };
 
-function find({ query }: Question): Finding | SimResponse {
+function find({ query }: SimRequest): Finding | SimResponse {
   const npi = query.get('npi_number') ?? '';
   if (!/^[0-9]{10}$/.test(npi)) return problem(400, 'npi_number is required.');
   return findingOf('rocketreach', npi);
 }
 
-function lookUp(finding: Finding, _question: Question, memory: Memory): SimResponse {
+function lookUp(finding: Finding, _request: SimRequest, memory: Memory): SimResponse {
   const job = () => ok(profile(finding, memory));
   memory.jobs.set(finding.subject, job);
   return job();
 }
 
-function checkStatus({ query }: Question, { jobs }: Memory): SubjectResponse {
+function checkStatus({ query }: SimRequest, { jobs }: Memory): SubjectResponse {
   const ids = query.get('ids') ?? '';
   const profiles = [];
   for (const id of ids.split(',')) {

@@ -12,15 +12,15 @@ export interface Source {
   /** The path of the source in the simulator. It begins with the source's id. */
   readonly base: string;
   /** Returns the response to a caller with a wrong key, or null if the key is correct. */
-  deny(question: Question, apiKey: string): SimResponse | null;
+  deny(request: SimRequest, apiKey: string): SimResponse | null;
   /** Routes by method and path below `base`, such as `GET /person/lookup` or `GET /jobs/*`. */
   readonly routes: Readonly<Record<string, Route>>;
 }
 
-export type Route = (question: Question, memory: Memory) => SubjectResponse;
+export type Route = (request: SimRequest, memory: Memory) => SubjectResponse;
 
 /** A request to a source. */
-export interface Question {
+export interface SimRequest {
   readonly headers: IncomingHttpHeaders;
   readonly query: URLSearchParams;
   /** The part of the path that matches the `*` of a route. */
@@ -80,12 +80,12 @@ export function createMemory(speed: number) {
  * @param result returns the response for a person
  */
 export function aboutPerson(
-  find: (question: Question) => Finding | SimResponse,
+  find: (request: SimRequest) => Finding | SimResponse,
   instead: ByKnown<SimResponse>,
-  result: (finding: Finding, question: Question, memory: Memory) => SimResponse,
+  result: (finding: Finding, request: SimRequest, memory: Memory) => SimResponse,
 ): Route {
-  return (question, memory) => {
-    const finding = find(question);
+  return (request, memory) => {
+    const finding = find(request);
     if ('status' in finding) return ['', finding];
     const { subject, known } = finding;
     if (known === 'hanging') return [subject, 'hang'];
@@ -93,7 +93,7 @@ export function aboutPerson(
       known === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
     const replacement = instead[known];
     if (replacement && !isLimitOver) return [subject, replacement];
-    return [subject, result(finding, question, memory)];
+    return [subject, result(finding, request, memory)];
   };
 }
 

@@ -72,7 +72,7 @@ async function stepFor(
 
 async function recorded(name: string): Promise<string> {
   return await readFile(
-    new URL(`../../support/registry-answers/${name}.json`, import.meta.url),
+    new URL(`../../support/registry-responses/${name}.json`, import.meta.url),
     'utf8',
   );
 }
@@ -87,10 +87,10 @@ async function personWith(
   fields: Record<string, unknown>,
   basic: Record<string, unknown> = {},
 ) {
-  const answer = JSON.parse(await recorded('person'));
-  Object.assign(answer.results[0].basic, basic);
-  Object.assign(answer.results[0], fields);
-  return answer;
+  const body = JSON.parse(await recorded('person'));
+  Object.assign(body.results[0].basic, basic);
+  Object.assign(body.results[0], fields);
+  return body;
 }
 
 test('a lookup sends the documented request to the NPI Registry, with a User-Agent', async (t) => {
@@ -264,11 +264,11 @@ test('a call to the NPI Registry that gets no response is retried', async (t) =>
   await t.throwsAsync(patient.find(NPI, gone.signal), { message: 'over' });
 });
 
-async function stored(t: ExecutionContext, answer: unknown, npi: string) {
+async function stored(t: ExecutionContext, body: unknown, npi: string) {
   await storeRegistryResponse(
     db,
     npi,
-    providerOf(t, await stepFor(t, 200, answer, {}, npi)),
+    providerOf(t, await stepFor(t, 200, body, {}, npi)),
   );
 }
 
@@ -377,7 +377,7 @@ test('NPI Registry text that the database cannot store causes no error', async (
   const npi = '2000000150';
   // Repetitive text would be compressed until it fits an index.
   const long = randomBytes(5000).toString('hex');
-  const answer = await personWith(
+  const body = await personWith(
     {
       number: npi,
       endpoints: [
@@ -390,7 +390,7 @@ test('NPI Registry text that the database cannot store causes no error', async (
     },
     { last_name: 'ASH\u0000DOWN', first_name: long },
   );
-  await stored(t, answer, npi);
+  await stored(t, body, npi);
   t.like(await readProvider(db, npi), { lastName: 'ASH DOWN' });
 });
 

@@ -26,23 +26,23 @@ const example = readFileSync(
 );
 
 /** Returns the vendor with this id in the example file, at a server of the test. */
-async function exampleVendor(t: ExecutionContext, id: string, ...answers: Played[]) {
-  const { url, asked } = await playVendor(t, ...answers);
+async function exampleVendor(t: ExecutionContext, id: string, ...replies: Played[]) {
+  const { url, asked } = await playVendor(t, ...replies);
   const source = fileIn(example, KEYS).http.find((one) => one.id === id);
   if (!source) throw new Error(`the example has no ${id}`);
   const here = { ...source, url: source.url.replace(/^https:\/\/[^/]+/, url) };
   return { asked, source, vendor: createHttpJson(here) };
 }
 
-async function listedVendor(t: ExecutionContext, rest: object, ...answers: Played[]) {
-  const { url, asked } = await playVendor(t, ...answers);
+async function listedVendor(t: ExecutionContext, rest: object, ...replies: Played[]) {
+  const { url, asked } = await playVendor(t, ...replies);
   const [source] = fileIn(sourceText(url, rest), KEYS).http;
   if (!source) throw new Error('the file describes no vendor');
   return { asked, vendor: createHttpJson(source) };
 }
 
-async function stepFor(t: ExecutionContext, id: string, answer: Played) {
-  const { vendor } = await exampleVendor(t, id, answer);
+async function stepFor(t: ExecutionContext, id: string, reply: Played) {
+  const { vendor } = await exampleVendor(t, id, reply);
   return await vendor.submit(SUBJECT, NEVER);
 }
 
@@ -151,12 +151,12 @@ test('the JSON pointer to the candidates may select a single object instead of a
   });
 });
 
-for (const [about, answer] of [
+for (const [about, reply] of [
   ['the status', { status: 404, body: {} }],
   ['a value in the body', { status: 200, body: { found: false } }],
 ] as const) {
   test(`${about} of a response can mean that the vendor has no result`, async (t) => {
-    t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
+    t.deepEqual(await stepFor(t, 'hcp-registry', reply), {
       kind: 'miss',
       reason: 'no_match',
     });
@@ -164,8 +164,8 @@ for (const [about, answer] of [
 }
 
 test('a value in the body of a 422 can also mean that the vendor has no result', async (t) => {
-  const answer = { status: 422, body: { error: { code: 'NO_RESULT' } } };
-  t.deepEqual(await stepFor(t, 'name-finder', answer), {
+  const reply = { status: 422, body: { error: { code: 'NO_RESULT' } } };
+  t.deepEqual(await stepFor(t, 'name-finder', reply), {
     kind: 'miss',
     reason: 'no_match',
   });
@@ -176,8 +176,8 @@ for (const [status, step] of [
   [429, { kind: 'retry', why: 'rate_limit', afterMs: null }],
 ] as const) {
   test(`a response with status ${status} is an error even if its body says "no result"`, async (t) => {
-    const answer = { status, body: { error: { code: 'NO_RESULT' } } };
-    t.deepEqual(await stepFor(t, 'name-finder', answer), step);
+    const reply = { status, body: { error: { code: 'NO_RESULT' } } };
+    t.deepEqual(await stepFor(t, 'name-finder', reply), step);
   });
 }
 
@@ -198,8 +198,8 @@ test('a vendor whose results have no NPI is called only for a person with a know
 });
 
 test('an error response that the sources file does not list is a fatal error', async (t) => {
-  const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
-  t.deepEqual(await stepFor(t, 'name-finder', answer), {
+  const reply = { status: 422, body: { error: { code: 'BAD_NAME' } } };
+  t.deepEqual(await stepFor(t, 'name-finder', reply), {
     kind: 'fatal',
     why: 'protocol',
     field: 'status',
@@ -213,8 +213,8 @@ for (const results of [
 ]) {
   test(`a response whose list of results is ${JSON.stringify(results)} counts as no result`, async (t) => {
     const { body } = recorded('http-json/listed');
-    const answer = { status: 200, body: { ...(body as object), results } };
-    t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
+    const reply = { status: 200, body: { ...(body as object), results } };
+    t.deepEqual(await stepFor(t, 'hcp-registry', reply), {
       kind: 'miss',
       reason: 'no_email',
     });
@@ -222,11 +222,11 @@ for (const results of [
 }
 
 test('a response without an email counts as no result, even with a malformed identity', async (t) => {
-  const answer = {
+  const reply = {
     status: 200,
     body: { found: true, provider: { npi: false, name: '' }, results: [] },
   };
-  t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
+  t.deepEqual(await stepFor(t, 'hcp-registry', reply), {
     kind: 'miss',
     reason: 'no_email',
   });

@@ -16,8 +16,8 @@ const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
 const JOB = '2db5ea61-1752-42cf-8ea1-ab1da060cd0a';
 
-async function fullEnrich(t: ExecutionContext, ...answers: Played[]) {
-  const { url, asked } = await playVendor(t, ...answers);
+async function fullEnrich(t: ExecutionContext, ...replies: Played[]) {
+  const { url, asked } = await playVendor(t, ...replies);
   const baseUrl = `${url}/api/v2/`;
   return {
     asked,
@@ -25,13 +25,13 @@ async function fullEnrich(t: ExecutionContext, ...answers: Played[]) {
   };
 }
 
-async function submitted(t: ExecutionContext, answer: Played) {
-  const { vendor } = await fullEnrich(t, answer);
+async function submitted(t: ExecutionContext, reply: Played) {
+  const { vendor } = await fullEnrich(t, reply);
   return await vendor.submit(SUBJECT, NEVER);
 }
 
-async function polled(t: ExecutionContext, answer: Played) {
-  const { vendor } = await fullEnrich(t, answer);
+async function polled(t: ExecutionContext, reply: Played) {
+  const { vendor } = await fullEnrich(t, reply);
   return await vendor.poll(JOB, SUBJECT, NEVER);
 }
 
@@ -321,7 +321,7 @@ for (const [code, step] of [
   });
 }
 
-for (const [about, answer, field] of [
+for (const [about, reply, field] of [
   ['its id is missing', { status: 200, body: {} }, 'enrichment_id'],
   ['its id is a number', { status: 200, body: { enrichment_id: 5 } }, 'enrichment_id'],
   [
@@ -332,11 +332,11 @@ for (const [about, answer, field] of [
   ['it is a 400 without an error code', { status: 400, body: { error: 'no' } }, 'code'],
 ] as const) {
   test(`FullEnrich's response to a new job is a fatal error if ${about}`, async (t) => {
-    t.deepEqual(await submitted(t, answer), { kind: 'fatal', why: 'protocol', field });
+    t.deepEqual(await submitted(t, reply), { kind: 'fatal', why: 'protocol', field });
   });
 }
 
-for (const [field, about, answer] of [
+for (const [field, about, reply] of [
   ['status', 'a number', { status: 200, body: { ...result, status: 5 } }],
   ['status', 'missing', { status: 200, body: { ...result, status: undefined } }],
   ['data', 'an object', { status: 200, body: { ...result, data: {} } }],
@@ -365,6 +365,6 @@ for (const [field, about, answer] of [
   ['body', 'empty', { status: 400, body: '' }],
 ] as const) {
   test(`the error about a FullEnrich result names the field ${field} if it is ${about}`, async (t) => {
-    t.deepEqual(await polled(t, answer), { kind: 'fatal', why: 'protocol', field });
+    t.deepEqual(await polled(t, reply), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -6,13 +6,13 @@ import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
 
-async function hunter(t: ExecutionContext, ...answers: Played[]) {
-  const { url, asked } = await playVendor(t, ...answers);
+async function hunter(t: ExecutionContext, ...replies: Played[]) {
+  const { url, asked } = await playVendor(t, ...replies);
   return { asked, vendor: createHunter({ baseUrl: `${url}/v2`, apiKey: KEY }) };
 }
 
-async function stepFor(t: ExecutionContext, answer: Played) {
-  const { vendor } = await hunter(t, answer);
+async function stepFor(t: ExecutionContext, reply: Played) {
+  const { vendor } = await hunter(t, reply);
   return await vendor.submit(SUBJECT, NEVER);
 }
 
@@ -137,7 +137,7 @@ test('an address that Hunter has never verified gets the verdict "unknown"', asy
   });
 });
 
-for (const [field, about, answer] of [
+for (const [field, about, reply] of [
   ['data', 'missing', { status: 200, body: {} }],
   ['data', 'null', { status: 200, body: { data: null } }],
   ['data.email', 'missing', { status: 200, body: { data: {} } }],
@@ -158,6 +158,6 @@ for (const [field, about, answer] of [
   ['errors', 'an object', { status: 400, body: { errors: {} } }],
 ] as const) {
   test(`the error about a Hunter response names the field ${field} if it is ${about}`, async (t) => {
-    t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
+    t.deepEqual(await stepFor(t, reply), { kind: 'fatal', why: 'protocol', field });
   });
 }

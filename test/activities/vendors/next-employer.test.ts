@@ -24,8 +24,8 @@ const ELSEWHERE: Subject = {
   otherOrganizations: [next('elsewhere.com'), next('third.com')],
 };
 
-async function hunter(t: ExecutionContext, ...answers: Played[]) {
-  const { url, asked } = await playVendor(t, ...answers);
+async function hunter(t: ExecutionContext, ...responses: Played[]) {
+  const { url, asked } = await playVendor(t, ...responses);
   return { asked, vendor: createHunter({ baseUrl: `${url}/v2`, apiKey: 'key' }) };
 }
 
@@ -69,12 +69,12 @@ test('"no result" is final for a person with only one known employer', async (t)
 });
 
 test('after a result or an error, Hunter is not called for the next employer', async (t) => {
-  for (const answer of [
+  for (const response of [
     recorded('hunter/valid'),
     { status: 500, body: {} },
     { status: 429, body: {} },
   ]) {
-    const { vendor, asked } = await hunter(t, answer);
+    const { vendor, asked } = await hunter(t, response);
     t.not((await vendor.submit(ELSEWHERE, NEVER)).kind, 'pending');
     t.is(asked.length, 1);
   }

@@ -6,13 +6,13 @@ import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
 
-async function prospeo(t: ExecutionContext, ...answers: Played[]) {
-  const { url, asked } = await playVendor(t, ...answers);
+async function prospeo(t: ExecutionContext, ...replies: Played[]) {
+  const { url, asked } = await playVendor(t, ...replies);
   return { asked, vendor: createProspeo({ baseUrl: url, apiKey: KEY }) };
 }
 
-async function stepFor(t: ExecutionContext, answer: Played) {
-  const { vendor } = await prospeo(t, answer);
+async function stepFor(t: ExecutionContext, reply: Played) {
+  const { vendor } = await prospeo(t, reply);
   return await vendor.submit(SUBJECT, NEVER);
 }
 
@@ -170,7 +170,7 @@ test('in a Prospeo result, a state of another country is not read as a US state'
 });
 
 const { email } = match.person;
-for (const [field, about, answer] of [
+for (const [field, about, reply] of [
   ['error', 'missing', { status: 200, body: { person: {} } }],
   ['error', 'text', { status: 200, body: { error: 'false' } }],
   ['error_code', 'missing', { status: 400, body: { error: true } }],
@@ -192,6 +192,6 @@ for (const [field, about, answer] of [
   ],
 ] as const) {
   test(`the error about a Prospeo response names the field ${field} if it is ${about}`, async (t) => {
-    t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
+    t.deepEqual(await stepFor(t, reply), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -16,9 +16,9 @@ const NEVER = new AbortController().signal;
 async function rocketReach(
   t: ExecutionContext,
   api: RocketReachApi,
-  ...answers: Played[]
+  ...replies: Played[]
 ) {
-  const { url, asked } = await playVendor(t, ...answers);
+  const { url, asked } = await playVendor(t, ...replies);
   return {
     asked,
     vendor: createRocketReach({ baseUrl: `${url}/api/v2/`, apiKey: KEY, api }),

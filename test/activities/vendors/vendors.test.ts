@@ -10,7 +10,7 @@ const NEVER = new AbortController().signal;
 const HTML = { 'content-type': 'text/html; charset=utf-8' };
 
 for (const [id, create] of Object.entries(ADAPTERS)) {
-  for (const [about, meaning, answer, step] of [
+  for (const [about, meaning, reply, step] of [
     [
       'a web page',
       'unreadable',
@@ -99,7 +99,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     ],
   ] as const) {
     test(`the ${id} adapter reads ${about} as ${meaning}`, async (t) => {
-      const { url } = await playVendor(t, answer);
+      const { url } = await playVendor(t, reply);
       const vendor = create({ baseUrl: url, apiKey: KEY });
       t.like(await vendor.submit(SUBJECT, NEVER), step);
     });

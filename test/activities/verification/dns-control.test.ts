@@ -179,7 +179,7 @@ test.serial(
       const { values = [] } =
         (await register.getSingleMetric('npe_source_calls_total')?.get()) ?? {};
       return (
-        values.find(({ labels }) => labels.source === 'dns' && labels.answer === 'lies')
+        values.find(({ labels }) => labels.source === 'dns' && labels.result === 'lies')
           ?.value ?? 0
       );
     };

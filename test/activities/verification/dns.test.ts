@@ -197,7 +197,7 @@ test('only the first few mail exchangers of a domain are looked up', async (t) =
   const names = Array.from({ length: 30 }, (_, n) => `mx${n}.a.com`);
   const { verdict, questions } = await verdictIn(t, { MX: names, 'mx29.a.com': PUBLIC });
   t.is(verdict, 'invalid bad_mx');
-  // The resolver asks again if an answer is late.
+  // The resolver asks again if a response is late.
   t.is(new Set(questions).size, 7);
 });
 

@@ -5,7 +5,7 @@ import { VERIFIERS } from '../../../activities/verification/verifiers/catalogue.
 import { createVerifier } from '../../../activities/verification/verifiers/verifier.ts';
 import type { Evidence } from '../../../db/lookups/checks.ts';
 import { freshDatabase } from '../../support/database.ts';
-import { answersOf, playVendor } from '../../support/vendors.ts';
+import { playVendor, responsesOf } from '../../support/vendors.ts';
 
 // Reacher reports a missing mailbox if a mail server rejects Reacher's IP address.
 
@@ -49,7 +49,7 @@ for (const [about, id, response, missing, expected] of [
     await record(id, 'mailbox_missing', 100);
     await record(id, 'mailbox_ok', 100 - missing);
     await record(id, 'mailbox_missing', missing);
-    const body = answersOf(id).get(response);
+    const body = responsesOf(id).get(response);
     const { url } = await playVendor(t, { status: 200, body });
     const lines: unknown[] = [];
     const log = pino({}, { write: (line: string) => void lines.push(JSON.parse(line)) });

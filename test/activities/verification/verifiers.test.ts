@@ -8,13 +8,13 @@ import {
 import { createVerifier } from '../../../activities/verification/verifiers/verifier.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 import {
-  answersOf,
   closedUrl,
   type Played,
   playVendor,
+  responsesOf,
   serveVendor,
 } from '../../support/vendors.ts';
-import { MEANINGS } from '../../support/verifier-answers/meanings.ts';
+import { MEANINGS } from '../../support/verifier-responses/meanings.ts';
 
 const KEY = 'key-of-a-test';
 const EMAIL = 'jo+npi@clinic.com';
@@ -55,7 +55,7 @@ async function inWords(
 for (const id of VERIFIER_IDS) {
   test(`the ${id} adapter reads every documented response as expected`, async (t) => {
     const seen: Record<string, string> = {};
-    for (const [name, body] of answersOf(id))
+    for (const [name, body] of responsesOf(id))
       seen[name] = await stepOf(t, id, { status: 200, body });
     t.deepEqual(seen, MEANINGS[id]);
   });
@@ -211,7 +211,7 @@ for (const [id, about, name, change, step] of [
     t.is(
       await stepOf(t, id, {
         status: 200,
-        body: { ...answersOf(id).get(name), ...change },
+        body: { ...responsesOf(id).get(name), ...change },
       }),
       step,
     );
@@ -286,7 +286,7 @@ for (const id of VERIFIER_IDS) {
     const step = all[id] ?? all[''] ?? '';
     test(`the ${id} adapter reads HTTP ${status} as "${step}"`, async (t) => {
       const headers = { 'retry-after': '7', location: 'http://127.0.0.1:1/' };
-      const body = answersOf(id).get('valid') ?? answersOf(id).get('safe');
+      const body = responsesOf(id).get('valid') ?? responsesOf(id).get('safe');
       t.is(await stepOf(t, id, { status, headers, body }), step);
     });
   }
@@ -323,7 +323,7 @@ for (const id of VERIFIER_IDS) {
 
   test(`the ${id} adapter never repeats the address or the API key in its steps`, async (t) => {
     const bodies = [
-      ...answersOf(id).values(),
+      ...responsesOf(id).values(),
       { error: `${EMAIL} ${KEY}` },
       { status: EMAIL, is_reachable: EMAIL, message: KEY },
     ];

@@ -4,10 +4,10 @@ import type { AttemptResult, Message } from '../../../activities/webhooks/post.t
 import { claimDelivery } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import {
-  answered,
   type Delivering,
   HOUR,
   type Look,
+  responded,
   startDelivering,
   WEBHOOK_RULES,
 } from '../../support/deliveries.ts';
@@ -16,7 +16,7 @@ import {
 
 interface Context {
   /** Responses by host. */
-  answers: Map<string, (message: Message) => AttemptResult | Promise<AttemptResult>>;
+  results: Map<string, (message: Message) => AttemptResult | Promise<AttemptResult>>;
   sent: string[];
   life: Delivering;
 }
@@ -27,14 +27,14 @@ const DEAD = 'https://dead.example/hook';
 const MINUTE = 60_000;
 
 test.beforeEach(async (t) => {
-  const answers: Context['answers'] = new Map();
+  const results: Context['results'] = new Map();
   const sent: string[] = [];
   const life = await startDelivering(async (message) => {
     const { host } = new URL(message.url);
     sent.push(host);
-    return await (answers.get(host)?.(message) ?? answered(200));
+    return await (results.get(host)?.(message) ?? responded(200));
   });
-  t.context = { answers, sent, life };
+  t.context = { results, sent, life };
 });
 
 test.afterEach.always(async (t) => {
@@ -82,8 +82,8 @@ function roomAfter(look: Look): number | null {
 }
 
 test('webhooks to a host that never responds fail after 60 to 95 hours', async (t) => {
-  const { life, answers, sent } = t.context;
-  answers.set('dead.example', () => SILENT);
+  const { life, results, sent } = t.context;
+  results.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 12);
   const { decided, looks } = await run(t.context, ids, 200 * HOUR);
   t.is(decided.size, ids.length);
@@ -101,11 +101,11 @@ test('webhooks to a host that never responds fail after 60 to 95 hours', async (
 });
 
 test('after a webhook host was down for 6 minutes, its webhooks arrive within 72 minutes', async (t) => {
-  const { life, answers } = t.context;
-  answers.set('dead.example', () => SILENT);
+  const { life, results } = t.context;
+  results.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 30);
   const { decided } = await run(t.context, ids, 6 * HOUR, (hour) => {
-    if (hour >= 0.1) answers.delete('dead.example');
+    if (hour >= 0.1) results.delete('dead.example');
   });
   t.is(decided.size, ids.length);
   for (const { state } of decided.values()) t.is(state, 'delivered');
@@ -114,13 +114,13 @@ test('after a webhook host was down for 6 minutes, its webhooks arrive within 72
 });
 
 test('a webhook host that is down gets one attempt at a time, even of new webhooks', async (t) => {
-  const { life, answers, sent } = t.context;
-  answers.set('dead.example', () => SILENT);
+  const { life, results, sent } = t.context;
+  results.set('dead.example', () => SILENT);
   const organization = await life.organization();
   const early = await life.deliveries(organization, DEAD, 6);
   for (const id of early) await life.look(id);
   const reply = Promise.withResolvers<AttemptResult>();
-  answers.set('dead.example', () => reply.promise);
+  results.set('dead.example', () => reply.promise);
   const before = sent.length;
   const late = await life.deliveries(organization, DEAD, 5);
   const [first, ...others] = late;
@@ -129,23 +129,23 @@ test('a webhook host that is down gets one attempt at a time, even of new webhoo
   for (const id of others)
     t.like(await life.look(id), { kind: 'wait', why: 'host_away' });
   t.is(sent.length, before + 1);
-  reply.resolve(answered(500));
+  reply.resolve(responded(500));
   t.like(await trying, { why: 'tried' });
-  answers.delete('dead.example');
+  results.delete('dead.example');
   await life.time.advance(MINUTE);
   for (const id of others)
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
 test('a host that is down for one organization still gets webhooks of another one', async (t) => {
-  const { life, answers, sent } = t.context;
-  answers.set('dead.example', () => SILENT);
+  const { life, results, sent } = t.context;
+  results.set('dead.example', () => SILENT);
   const dead = await life.deliveries(await life.organization(), DEAD, 9);
   for (const id of dead.slice(1)) await life.look(id);
   // Starts the only attempt that the host may get at a time.
   const reply = Promise.withResolvers<AttemptResult>();
-  answers.set('dead.example', ({ url }) =>
-    url.endsWith('/hook') ? reply.promise : answered(200),
+  results.set('dead.example', ({ url }) =>
+    url.endsWith('/hook') ? reply.promise : responded(200),
   );
   const before = sent.length;
   const trying = life.look(dead[0] ?? '');
@@ -162,11 +162,11 @@ test('a host that is down for one organization still gets webhooks of another on
 });
 
 test('attempts from before the pause of a webhook host do not pause it again', async (t) => {
-  const { life, answers, sent } = t.context;
+  const { life, results, sent } = t.context;
   const replies = Array.from({ length: 10 }, () =>
     Promise.withResolvers<AttemptResult>(),
   );
-  answers.set('dead.example', () => replies[sent.length - 1]?.promise ?? answered(200));
+  results.set('dead.example', () => replies[sent.length - 1]?.promise ?? responded(200));
   const ids = await life.deliveries(await life.organization(), DEAD, replies.length + 3);
   const looks: Promise<Look>[] = [];
   for (const [i, id] of ids.slice(0, replies.length).entries()) {
@@ -178,7 +178,7 @@ test('attempts from before the pause of a webhook host do not pause it again', a
     for (const look of looks.slice(from, to)) t.like(await look, { why: 'tried' });
   };
   await silent(0, 5);
-  replies[9]?.resolve(answered(500));
+  replies[9]?.resolve(responded(500));
   t.like(await looks[9], { why: 'tried' });
   const shut = await life.db.drizzle.execute(
     sql`select 1 from webhook_hosts where open_until is not null`,
@@ -190,25 +190,25 @@ test('attempts from before the pause of a webhook host do not pause it again', a
   await silent(5, 7);
   t.deepEqual(await life.look(ids[0] ?? ''), { kind: 'over', state: 'delivered' });
   // Two time-outs from before the pause do not add up with three new ones to the limit of five.
-  answers.set('dead.example', () => SILENT);
+  results.set('dead.example', () => SILENT);
   for (const id of ids.slice(10)) t.like(await life.look(id), { why: 'tried' });
   await silent(7, 9);
-  answers.delete('dead.example');
+  results.delete('dead.example');
   t.deepEqual(await life.look(ids[1] ?? ''), { kind: 'over', state: 'delivered' });
 });
 
 test('a webhook host that responds is not limited, even if it responds with errors', async (t) => {
-  const { life, answers, sent } = t.context;
-  answers.set('dead.example', () => answered(500));
+  const { life, results, sent } = t.context;
+  results.set('dead.example', () => responded(500));
   const ids = await life.deliveries(await life.organization(), DEAD, 20);
   for (const id of ids) t.like(await life.look(id), { why: 'tried' });
   t.is(sent.length, 20);
 });
 
 test('a slow webhook host gets ten webhooks at a time and does not delay another host', async (t) => {
-  const { life, answers, sent } = t.context;
+  const { life, results, sent } = t.context;
   const reply = Promise.withResolvers<AttemptResult>();
-  answers.set('slow.example', () => reply.promise);
+  results.set('slow.example', () => reply.promise);
   const organization = await life.organization();
   const ids = await life.deliveries(organization, 'https://slow.example/', 30);
   // Two workers make all attempts at the same time.
@@ -228,19 +228,19 @@ test('a slow webhook host gets ten webhooks at a time and does not delay another
   for (const id of waiting) t.like(await life.look(id), { kind: 'wait', why: 'no_room' });
   const [other = ''] = await life.deliveries(organization, 'https://fast.example/', 1);
   t.deepEqual(await life.look(other), { kind: 'over', state: 'delivered' });
-  reply.resolve(answered(200));
+  reply.resolve(responded(200));
   await Promise.all(looks);
   for (const id of waiting.slice(0, 10))
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
 test('an organization sends at most twenty webhooks at a time, to all hosts together', async (t) => {
-  const { life, answers, sent } = t.context;
+  const { life, results, sent } = t.context;
   const reply = Promise.withResolvers<AttemptResult>();
   const organization = await life.organization();
   const sending: Promise<unknown>[] = [];
   for (const host of ['one.example', 'two.example']) {
-    answers.set(host, () => reply.promise);
+    results.set(host, () => reply.promise);
     const ids = await life.deliveries(organization, `https://${host}/`, 10);
     sending.push(...ids.map((id) => life.look(id)));
   }
@@ -254,7 +254,7 @@ test('an organization sends at most twenty webhooks at a time, to all hosts toge
   );
   const looking = life.look(other);
   while (sent.length < 21) await new Promise(setImmediate);
-  reply.resolve(answered(200));
+  reply.resolve(responded(200));
   t.deepEqual(await looking, { kind: 'over', state: 'delivered' });
   await Promise.all(sending);
   t.deepEqual(await life.look(third), { kind: 'over', state: 'delivered' });
@@ -277,9 +277,9 @@ test('the slot of a webhook attempt whose worker died becomes free after 30 s', 
 });
 
 test('a webhook waits for a slot as long as the webhooks before it will probably take', async (t) => {
-  const { life, answers, sent } = t.context;
+  const { life, results, sent } = t.context;
   const reply = Promise.withResolvers<AttemptResult>();
-  answers.set('slow.example', () => reply.promise);
+  results.set('slow.example', () => reply.promise);
   const ids = await life.deliveries(
     await life.organization(),
     'https://slow.example/',
@@ -294,14 +294,14 @@ test('a webhook waits for a slot as long as the webhooks before it will probably
   for (const [ahead, id] of ids.slice(10).entries()) {
     t.is(roomAfter(await life.look(id)), 300 * (ahead + 1));
   }
-  reply.resolve(answered(200));
+  reply.resolve(responded(200));
   await Promise.all(sending);
   // A response does not shorten the wait of later deliveries.
   const later = Promise.withResolvers<AttemptResult>();
-  answers.set('slow.example', () => later.promise);
+  results.set('slow.example', () => later.promise);
   const others = ids.slice(10, 20).map((id) => life.look(id));
   while (sent.length < 20) await new Promise(setImmediate);
   t.is(roomAfter(await life.look(ids[20] ?? '')), 50 * 300 + 10);
-  later.resolve(answered(200));
+  later.resolve(responded(200));
   await Promise.all(others);
 });

@@ -184,7 +184,7 @@ test('a malformed range in WEBHOOK_OPEN_CIDRS is rejected, and the error contain
 });
 
 /** Addresses that a name resolves to. 127.0.0.2 is opened and stands for a public address. */
-const HOSTILE_ANSWERS: readonly (readonly [string, readonly string[]])[] = [
+const HOSTILE_ADDRESSES: readonly (readonly [string, readonly string[]])[] = [
   ['loopback', ['127.0.0.1']],
   ['0.0.0.0, which systems connect to loopback', ['0.0.0.0']],
   ['IPv6 loopback', ['::1']],
@@ -197,12 +197,12 @@ const HOSTILE_ANSWERS: readonly (readonly [string, readonly string[]])[] = [
   ['an address in octal', ['0177.0.0.1']],
 ];
 
-for (const [what, answers] of HOSTILE_ANSWERS) {
+for (const [what, addresses] of HOSTILE_ADDRESSES) {
   test(`a webhook to a host name that resolves to ${what} makes no connection`, async (t) => {
     const trap = await startTrap(t);
     const post = postWith(
       createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }),
-      () => answers,
+      () => addresses,
     );
     t.deepEqual(await post(trap.port, 'hook.example'), {
       kind: 'failed',
@@ -254,13 +254,13 @@ test('a forbidden IP address in a webhook URL causes no DNS lookup and no connec
 test('IP addresses from the hosts file are checked too, so localhost is blocked', async (t) => {
   const trap = await startTrap(t);
   const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find });
-  const answer = await post({
+  const response = await post({
     url: `https://localhost:${trap.port}/`,
     headers: {},
     body: '{}',
     blocked: [],
   });
-  t.deepEqual(answer, { kind: 'failed', reason: 'blocked_address' });
+  t.deepEqual(response, { kind: 'failed', reason: 'blocked_address' });
   t.is(trap.connections(), 0);
 });
 
@@ -287,8 +287,8 @@ test('if the connected IP address fails a second check, nothing is sent to it', 
 test('host names and IP addresses that operators block get no webhooks', async (t) => {
   const trap = await startTrap(t);
   const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
-  const send = (host: string, blocked: readonly string[], answers: readonly string[]) =>
-    postWith(opened, () => answers, blocked)(trap.port, host);
+  const send = (host: string, blocked: readonly string[], addresses: readonly string[]) =>
+    postWith(opened, () => addresses, blocked)(trap.port, host);
   const refused = { kind: 'failed', reason: 'blocked_by_operator' };
   for (const host of ['victim.example', 'VICTIM.example.', 'hooks.victim.example'])
     t.deepEqual(await send(host, ['victim.example'], ['127.0.0.1']), refused, host);
@@ -305,22 +305,22 @@ test('host names and IP addresses that operators block get no webhooks', async (
   );
   t.is(trap.connections(), 0);
   // Other addresses of the same name, and names that look similar, are not blocked.
-  for (const [host, blocked, answers] of [
+  for (const [host, blocked, addresses] of [
     ['any.example', ['127.0.0.2/32'], ['127.0.0.2', '127.0.0.1']],
     ['notvictim.example', ['victim.example'], ['127.0.0.1']],
     ['example', ['victim.example'], ['127.0.0.1']],
   ] as const)
-    t.notDeepEqual(await send(host, blocked, answers), refused, host);
+    t.notDeepEqual(await send(host, blocked, addresses), refused, host);
   t.is(trap.connections(), 3);
 });
 
 function postWith(
   target: AddressPolicy,
-  answers: () => readonly string[],
+  addresses: () => readonly string[],
   blocked: readonly string[] = [],
 ) {
   const lookup = async (): Promise<readonly LookupAddress[]> =>
-    answers().map((address) => ({ address, family: address.includes(':') ? 6 : 4 }));
+    addresses().map((address) => ({ address, family: address.includes(':') ? 6 : 4 }));
   const post = createPost({ policy: target, userAgent: 'test', lookup });
   return (port: number, host: string) =>
     post({ url: `https://${host}:${port}/`, headers: {}, body: '{}', blocked });

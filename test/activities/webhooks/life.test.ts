@@ -5,8 +5,8 @@ import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
 import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import {
-  answered,
   HOUR,
+  responded,
   SCHEDULE_MS,
   startResponding,
   WEBHOOK_RULES,
@@ -20,7 +20,7 @@ const BY = { actor: 'test', reason: 'test' };
 const URL_ = 'https://hooks.example/';
 
 test.beforeEach(async (t) => {
-  t.context = await startResponding(answered(503));
+  t.context = await startResponding(responded(503));
 });
 
 test.afterEach.always(async (t) => {
@@ -73,7 +73,7 @@ test('a webhook that gets no 2xx is attempted ten times in three days, and then 
 
 test('Retry-After can extend the wait for the next attempt to twice its usual time', async (t) => {
   const { life, receiver } = t.context;
-  receiver.answer = () => answered(429, 1000 * HOUR);
+  receiver.respond = () => responded(429, 1000 * HOUR);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   for (const step of SCHEDULE_MS.slice(1)) {
     const look = await life.look(id);
@@ -102,7 +102,7 @@ test('two workers that check the same webhook at once make only one attempt', as
   const { life, receiver } = t.context;
   const reply = Promise.withResolvers<AttemptResult>();
   const sending = Promise.withResolvers<void>();
-  receiver.answer = () => {
+  receiver.respond = () => {
     sending.resolve();
     return reply.promise;
   };
@@ -111,7 +111,7 @@ test('two workers that check the same webhook at once make only one attempt', as
   await sending.promise;
   const second = await life.look(id, life.startWorker());
   t.like(second, { kind: 'wait', why: 'in_flight' });
-  reply.resolve(answered(200));
+  reply.resolve(responded(200));
   t.deepEqual(await first, { kind: 'over', state: 'delivered' });
   t.deepEqual(await life.look(id, life.startWorker()), {
     kind: 'over',
@@ -122,7 +122,7 @@ test('two workers that check the same webhook at once make only one attempt', as
 
 test('an attempt whose worker died is repeated within 30 s, and counts as one attempt', async (t) => {
   const { life, receiver } = t.context;
-  receiver.answer = () => answered(204);
+  receiver.respond = () => responded(204);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const claimed = await claimDelivery(life.db, id, WEBHOOK_RULES);
   t.is(claimed.kind, 'attempt');
@@ -186,14 +186,14 @@ test('a webhook waits while its organization is suspended, and then continues', 
 
 test('a webhook whose receiver responds with 410 is retried like after any other error', async (t) => {
   const { life, receiver } = t.context;
-  receiver.answer = () => answered(410);
+  receiver.respond = () => responded(410);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   for (const _step of SCHEDULE_MS.slice(1)) {
     const look = await life.look(id);
     if (look.kind === 'over') return t.fail('the delivery ended before its schedule');
     await life.time.advance(look.afterMs);
   }
-  receiver.answer = () => answered(204);
+  receiver.respond = () => responded(204);
   t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   const { log } = await showDelivery(life.db, id);
   t.deepEqual(
@@ -204,7 +204,7 @@ test('a webhook whose receiver responds with 410 is retried like after any other
 
 test('a webhook to a blocked IP address fails at once, without retries', async (t) => {
   const { life, receiver } = t.context;
-  receiver.answer = () => ({ kind: 'failed', reason: 'blocked_address' });
+  receiver.respond = () => ({ kind: 'failed', reason: 'blocked_address' });
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
   const { log } = await showDelivery(life.db, id);

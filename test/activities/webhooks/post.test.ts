@@ -70,14 +70,14 @@ test.serial(
       'content-type': 'application/json',
     };
     const body = '{"text":"Zoë 医師 🩺"}';
-    const answer = await postTo(t, { lookup: async () => LOOPBACK })({
+    const reply = await postTo(t, { lookup: async () => LOOPBACK })({
       url,
       headers,
       body,
       blocked: [],
     });
 
-    t.deepEqual(answer, {
+    t.deepEqual(reply, {
       kind: 'responded',
       status: 200,
       address: '127.0.0.1',
@@ -100,22 +100,22 @@ test.serial(
 );
 
 test.serial('a 204 without a body is returned as a complete response', async (t) => {
-  t.deepEqual(await sendTo(t, '/status/204'), answered(204, ''));
+  t.deepEqual(await sendTo(t, '/status/204'), responded(204, ''));
 });
 
 test.serial('the status and body of a 500 are returned', async (t) => {
-  t.deepEqual(await sendTo(t, '/status/500'), answered(500, '500\n'));
+  t.deepEqual(await sendTo(t, '/status/500'), responded(500, '500\n'));
 });
 
 test.serial('the Retry-After header of a 429 or 503 is returned', async (t) => {
   t.context.receiver.setBehavior('/429', status(429, { 'retry-after': '7' }));
   t.context.receiver.setBehavior('/503', status(503, { 'retry-after': '120' }));
   t.deepEqual(await sendTo(t, '/429'), {
-    ...answered(429, '429\n'),
+    ...responded(429, '429\n'),
     retryAfterMs: 7_000,
   });
   t.deepEqual(await sendTo(t, '/503'), {
-    ...answered(503, '503\n'),
+    ...responded(503, '503\n'),
     retryAfterMs: 120_000,
   });
 });
@@ -126,10 +126,10 @@ test.serial(
     const { receiver } = t.context;
     const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
     receiver.setBehavior('/date', status(503, { 'retry-after': inAnHour }));
-    const answer = await sendTo(t, '/date');
-    t.true(answer.kind === 'responded' && answer.retryAfterMs !== null);
-    if (answer.kind === 'responded')
-      t.true(Math.abs((answer.retryAfterMs ?? 0) - 3_600_000) < 60_000);
+    const reply = await sendTo(t, '/date');
+    t.true(reply.kind === 'responded' && reply.retryAfterMs !== null);
+    if (reply.kind === 'responded')
+      t.true(Math.abs((reply.retryAfterMs ?? 0) - 3_600_000) < 60_000);
 
     receiver.setBehavior(
       '/past',
@@ -148,7 +148,7 @@ test.serial(
 );
 
 test.serial('the status of a 410 is returned', async (t) => {
-  t.deepEqual(await sendTo(t, '/status/410'), answered(410, '410\n'));
+  t.deepEqual(await sendTo(t, '/status/410'), responded(410, '410\n'));
 });
 
 test.serial('a redirect is returned as a response and not followed', async (t) => {
@@ -158,7 +158,7 @@ test.serial('a redirect is returned as a response and not followed', async (t) =
       `/redirect/${code}`,
       status(code, { location: `${receiver.url}/elsewhere` }),
     );
-    t.deepEqual(await sendTo(t, `/redirect/${code}`), answered(code, `${code}\n`));
+    t.deepEqual(await sendTo(t, `/redirect/${code}`), responded(code, `${code}\n`));
   }
   t.deepEqual(
     receiver.deliveries().filter(({ path }) => path === '/elsewhere'),
@@ -179,8 +179,8 @@ test.serial('a redirect to an internal IP address causes no connection', async (
     '0.0.0.0',
   ]) {
     const location = `https://${host}:${port}/`;
-    const answer = await sendTo(t, '/redirect', status(307, { location }));
-    t.like(answer, { kind: 'responded', status: 307 });
+    const reply = await sendTo(t, '/redirect', status(307, { location }));
+    t.like(reply, { kind: 'responded', status: 307 });
   }
   t.is(connections, 0);
 });
@@ -208,30 +208,30 @@ test.serial(
 test.serial(
   'a receiver that sends its body slowly forever is cut off, and its status counts',
   async (t) => {
-    const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
-    t.like(answer, { kind: 'responded', status: 200, body: 'body_timeout' });
-    t.regex(answer.kind === 'responded' ? answer.excerpt.toString() : '', /^\.+$/);
+    const reply = await sendTo(t, '/body-drip', bodyDrip, SHORT);
+    t.like(reply, { kind: 'responded', status: 200, body: 'body_timeout' });
+    t.regex(reply.kind === 'responded' ? reply.excerpt.toString() : '', /^\.+$/);
   },
 );
 
 test.serial('the status of a response counts even if its body breaks off', async (t) => {
-  const answer = await sendTo(t, '/broken', (response) => {
+  const reply = await sendTo(t, '/broken', (response) => {
     response.writeHead(200, { 'content-length': 100 });
     response.write('half', () => response.destroy());
   });
-  t.deepEqual(answer, answered(200, 'half', 'body_broken'));
+  t.deepEqual(reply, responded(200, 'half', 'body_broken'));
 });
 
 test.serial(
   'only 1 KiB of a response of 100 MB is kept, and the rest is not read',
   async (t) => {
     const sent = Promise.withResolvers<number>();
-    const answer = await sendTo(t, '/flood', (response) => {
+    const reply = await sendTo(t, '/flood', (response) => {
       const { socket } = response;
       response.once('close', () => sent.resolve(socket?.bytesWritten ?? 0));
       flood(response);
     });
-    t.deepEqual(answer, answered(200, '\0'.repeat(1024)));
+    t.deepEqual(reply, responded(200, '\0'.repeat(1024)));
     t.true((await sent.promise) < 50 * 1024 * 1024);
   },
 );
@@ -239,9 +239,9 @@ test.serial(
 test.serial(
   'a compressed response is not unpacked, so a gzip bomb does no harm',
   async (t) => {
-    const answer = await sendTo(t, '/bomb', gzipBomb);
-    t.like(answer, { kind: 'responded', status: 200 });
-    const excerpt = answer.kind === 'responded' ? answer.excerpt : Buffer.alloc(0);
+    const reply = await sendTo(t, '/bomb', gzipBomb);
+    t.like(reply, { kind: 'responded', status: 200 });
+    const excerpt = reply.kind === 'responded' ? reply.excerpt : Buffer.alloc(0);
     t.is(excerpt.length, 1024);
     t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
   },
@@ -265,27 +265,27 @@ test.serial(
 );
 
 test.serial('an attempt fails if the response is not HTTP', async (t) => {
-  const answer = await sendTo(t, '/garbage', (response) =>
+  const reply = await sendTo(t, '/garbage', (response) =>
     response.socket?.end('hello\r\n\r\n'),
   );
-  t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
+  t.deepEqual(reply, { kind: 'failed', reason: 'not_http' });
 });
 
 test.serial('an attempt fails if the response has an invalid HTTP status', async (t) => {
   for (const code of ['000', '099', '600', '999']) {
-    const answer = await sendTo(t, `/status-${code}`, (response) => {
+    const reply = await sendTo(t, `/status-${code}`, (response) => {
       response.socket?.end(`HTTP/1.1 ${code} Odd\r\ncontent-length: 2\r\n\r\nok`);
     });
-    t.deepEqual(answer, { kind: 'failed', reason: 'not_http' }, code);
+    t.deepEqual(reply, { kind: 'failed', reason: 'not_http' }, code);
   }
   t.like(await sendTo(t, '/status/599'), { kind: 'responded', status: 599 });
 });
 
 test.serial('an attempt fails if the response has endless headers', async (t) => {
-  const answer = await sendTo(t, '/headers', (response) => {
+  const reply = await sendTo(t, '/headers', (response) => {
     response.socket?.write(`HTTP/1.1 200 OK\r\nx: ${'x'.repeat(100_000)}`);
   });
-  t.deepEqual(answer, { kind: 'failed', reason: 'headers_too_large' });
+  t.deepEqual(reply, { kind: 'failed', reason: 'headers_too_large' });
 });
 
 test.serial(
@@ -323,8 +323,8 @@ test.serial('an attempt fails if the receiver does not speak TLS', async (t) => 
   const port = await listen(t, (socket) =>
     socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')),
   );
-  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
+  const reply = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+  t.deepEqual(reply, { kind: 'failed', reason: 'tls_handshake' });
 });
 
 test.serial(
@@ -340,8 +340,8 @@ test.serial(
     });
     const port = await portOf(server);
     t.teardown(() => server.close());
-    const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-    t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
+    const reply = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+    t.deepEqual(reply, { kind: 'failed', reason: 'tls_handshake' });
   },
 );
 
@@ -351,8 +351,8 @@ test.serial(
     const port = await listen(t, (socket) =>
       socket.on('data', () => socket.resetAndDestroy()),
     );
-    const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-    t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
+    const reply = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+    t.deepEqual(reply, { kind: 'failed', reason: 'reset' });
   },
 );
 
@@ -360,35 +360,35 @@ test.serial(
   'an unfinished TLS handshake ends after the shorter connect time-out',
   async (t) => {
     const port = await listen(t, (socket) => socket.resume());
-    const answer = await postTo(t, { connectMs: 100 })(
+    const reply = await postTo(t, { connectMs: 100 })(
       messageTo(`https://127.0.0.1:${port}/`),
     );
-    t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
+    t.deepEqual(reply, { kind: 'failed', reason: 'timeout_connect' });
   },
 );
 
 test.serial('an attempt fails if the host name does not exist', async (t) => {
   const lookup = () =>
     Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
-  const answer = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
-  t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
+  const reply = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
+  t.deepEqual(reply, { kind: 'failed', reason: 'dns_not_found' });
 });
 
 test.serial('an attempt fails if the host name has no IP address', async (t) => {
-  const answer = await postTo(t, { lookup: async () => [] })(
+  const reply = await postTo(t, { lookup: async () => [] })(
     messageTo('https://empty.example/'),
   );
-  t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
+  t.deepEqual(reply, { kind: 'failed', reason: 'dns_not_found' });
 });
 
 test.serial(
   'a DNS lookup without a response ends after the shorter connect time-out',
   async (t) => {
     const lookup = () => new Promise<never>(() => {});
-    const answer = await postTo(t, { lookup, connectMs: 50 })(
+    const reply = await postTo(t, { lookup, connectMs: 50 })(
       messageTo('https://slow.example/'),
     );
-    t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
+    t.deepEqual(reply, { kind: 'failed', reason: 'timeout_connect' });
   },
 );
 
@@ -416,8 +416,8 @@ test.serial(
 
 test.serial("an attempt fails if the receiver's port is closed", async (t) => {
   const port = await closedPort();
-  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', reason: 'refused' });
+  const reply = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+  t.deepEqual(reply, { kind: 'failed', reason: 'refused' });
 });
 
 test.serial(
@@ -451,7 +451,10 @@ test.serial(
     t.teardown(() => server.close());
     const post = postTo(t);
     for (const attempt of [1, 2, 3]) {
-      t.deepEqual(await post(messageTo(`https://127.0.0.1:${port}/`)), answered(200, ''));
+      t.deepEqual(
+        await post(messageTo(`https://127.0.0.1:${port}/`)),
+        responded(200, ''),
+      );
       t.is(connections, attempt);
     }
   },
@@ -512,7 +515,7 @@ function messageTo(url: string) {
   return { url, headers: { 'webhook-id': 'msg_test' }, body: '{}', blocked: [] };
 }
 
-function answered(
+function responded(
   code: number,
   excerpt: string,
   body: 'body_timeout' | 'body_broken' | null = null,

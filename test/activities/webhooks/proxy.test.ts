@@ -188,8 +188,8 @@ test('an attempt fails if the webhook proxy rejects the request or never respond
 test('the time-outs of a webhook also apply if it goes through a proxy', async (t) => {
   const post = await postThrough(t, { proxy: (await startProxy(t)).url });
   t.context.receiver.setBehavior('/silence', silence);
-  const answer = await post(`${t.context.receiver.url}/silence`);
-  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_total' });
+  const reply = await post(`${t.context.receiver.url}/silence`);
+  t.deepEqual(reply, { kind: 'failed', reason: 'timeout_total' });
 });
 
 test('if our webhook proxy is down, webhooks are retried without counting an attempt', async (t) => {

@@ -10,7 +10,7 @@ const H = 60 * M;
 const SCHEDULE = loadConfig({
   DATABASE_URL: 'postgres://127.0.0.1/none',
 }).webhookScheduleMs;
-const answered = (status: number): AttemptResult => ({
+const responded = (status: number): AttemptResult => ({
   kind: 'responded',
   address: '192.0.2.1',
   status,
@@ -66,9 +66,9 @@ test('only a response with status 2xx counts as a successful delivery', (t) => {
 });
 
 test('a webhook is retried after every response except 2xx, unless its address is blocked', (t) => {
-  for (const status of [200, 204]) t.true(isFinal(answered(status)), String(status));
+  for (const status of [200, 204]) t.true(isFinal(responded(status)), String(status));
   for (const status of [301, 307, 400, 404, 410, 429, 500, 503])
-    t.false(isFinal(answered(status)), String(status));
+    t.false(isFinal(responded(status)), String(status));
   t.true(isFinal({ kind: 'failed', reason: 'blocked_address' }));
   t.true(isFinal({ kind: 'failed', reason: 'blocked_by_operator' }));
   t.false(isFinal({ kind: 'failed', reason: 'unproven_host' }));

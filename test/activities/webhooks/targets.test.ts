@@ -12,9 +12,9 @@ import {
   resendAny,
 } from '../../../db/webhooks/resends.ts';
 import {
-  answered,
   type Delivering,
   HOUR,
+  responded,
   startDelivering,
 } from '../../support/deliveries.ts';
 import { openTestKey, RETENTION } from '../../support/organization.ts';
@@ -23,7 +23,7 @@ import { openTestKey, RETENTION } from '../../support/organization.ts';
 // deliveries.
 
 interface Context {
-  answer: (message: Message) => AttemptResult | Promise<AttemptResult>;
+  respond: (message: Message) => AttemptResult | Promise<AttemptResult>;
   sent: number;
   life: Delivering;
 }
@@ -34,10 +34,10 @@ const MINUTE = 60_000;
 
 test.beforeEach(async (t) => {
   t.context.sent = 0;
-  t.context.answer = () => answered(200);
+  t.context.respond = () => responded(200);
   t.context.life = await startDelivering(async (message) => {
     t.context.sent += 1;
-    return await t.context.answer(message);
+    return await t.context.respond(message);
   });
 });
 
@@ -71,17 +71,17 @@ async function lookAtAll(
 test('a new webhook host gets one delivery at a time until its first 2xx', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<AttemptResult>();
-  t.context.answer = () => reply.promise;
+  t.context.respond = () => reply.promise;
   const ids = await life.deliveries(await life.organization(), HOOK, 12, 'unproven');
   const first = await lookAtAll(t, ids);
   t.is(first.sent, 1);
-  reply.resolve(answered(204));
+  reply.resolve(responded(204));
   await first.looks;
   const later = Promise.withResolvers<AttemptResult>();
-  t.context.answer = () => later.promise;
+  t.context.respond = () => later.promise;
   const second = await lookAtAll(t, first.putOff);
   t.is(second.sent, 10);
-  later.resolve(answered(200));
+  later.resolve(responded(200));
   await second.looks;
 });
 
@@ -91,22 +91,22 @@ test('a new webhook host gets one delivery at a time until its first 2xx', async
 function standAt(
   { context }: { readonly context: Context },
   addresses: readonly string[],
-  answer: AttemptResult,
+  result: AttemptResult,
 ) {
   const posts: string[] = [];
-  context.answer = async ({ url, admit }) => {
+  context.respond = async ({ url, admit }) => {
     const admitted = admit === undefined ? addresses : await admit(addresses);
     if (admitted.length === 0) return { kind: 'failed', reason: 'unproven_host' };
     posts.push(url);
     const [address = ''] = admitted;
-    return answer.kind === 'responded' ? { ...answer, address } : answer;
+    return result.kind === 'responded' ? { ...result, address } : result;
   };
   return posts;
 }
 
 test('a customer sends twenty webhooks an hour to an IP address without a 2xx', async (t) => {
   const { life } = t.context;
-  const posts = standAt(t, ['192.0.2.7'], answered(404));
+  const posts = standAt(t, ['192.0.2.7'], responded(404));
   await life.time.freeze();
   const customer = await life.organization();
   const ids: string[] = [];
@@ -142,7 +142,7 @@ test('a customer sends twenty webhooks an hour to an IP address without a 2xx', 
   for (const id of ids.slice(0, 2))
     t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   t.is(posts.length, 22);
-  const elsewhere = standAt(t, ['192.0.2.8'], answered(404));
+  const elsewhere = standAt(t, ['192.0.2.8'], responded(404));
   for (const id of ids.slice(2, 4))
     t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   t.is(elsewhere.length, 2);
@@ -154,7 +154,7 @@ test('an attempt that was not made counts neither for the customer nor for all',
   const customers = await Promise.all(
     Array.from({ length: 6 }, () => life.organization()),
   );
-  t.context.answer = async ({ admit }) => {
+  t.context.respond = async ({ admit }) => {
     await admit?.(['192.0.2.7']);
     throw new ProxyUnavailable('the proxy is away');
   };
@@ -193,12 +193,12 @@ test('all IP addresses of an IPv6 /64 network share one limit of webhooks', asyn
   const ids = await life.deliveries(organization, HOOK, 22, 'unproven');
   let sent = 0;
   for (const [n, id] of ids.slice(0, 21).entries()) {
-    const posts = standAt(t, [`2001:db8:0:1:${n + 1}::${n + 1}`], answered(404));
+    const posts = standAt(t, [`2001:db8:0:1:${n + 1}::${n + 1}`], responded(404));
     await life.look(id);
     sent += posts.length;
   }
   t.is(sent, 20);
-  const next = standAt(t, ['2001:db8:0:2::1'], answered(404));
+  const next = standAt(t, ['2001:db8:0:2::1'], responded(404));
   await life.look(ids[21] ?? '');
   t.is(next.length, 1);
 });
@@ -208,11 +208,11 @@ test('a 2xx proves a webhook host only for its name, port, and organization', as
   await life.time.freeze();
   const organization = await life.organization();
   const ids = await life.deliveries(organization, HOOK, 30, 'unproven');
-  const proven = standAt(t, ['192.0.2.7'], answered(204));
+  const proven = standAt(t, ['192.0.2.7'], responded(204));
   for (const id of ids)
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   t.is(proven.length, 30);
-  const posts = standAt(t, ['192.0.2.7'], answered(404));
+  const posts = standAt(t, ['192.0.2.7'], responded(404));
   const others = [
     ...(await life.deliveries(
       organization,
@@ -235,29 +235,29 @@ test('at a new IP address, a proven webhook host gets only twenty attempts an ho
   const ids = await life.deliveries(await life.organization(), HOOK, 60, 'unproven');
   const deliver = async (
     address: readonly string[],
-    answer: AttemptResult,
+    result: AttemptResult,
     count: number,
   ) => {
-    const posts = standAt(t, address, answer);
+    const posts = standAt(t, address, result);
     for (const id of ids.splice(0, count)) await life.look(id);
     return posts.length;
   };
-  t.is(await deliver(['2001:db8:0:1::1'], answered(204), 1), 1);
-  t.is(await deliver(['192.0.2.7'], answered(404), 22), 20);
+  t.is(await deliver(['2001:db8:0:1::1'], responded(204), 1), 1);
+  t.is(await deliver(['192.0.2.7'], responded(404), 22), 20);
   // A 2xx from one IPv6 address proves its whole /64 network.
-  t.is(await deliver(['2001:db8:0:1::2'], answered(404), 2), 2);
+  t.is(await deliver(['2001:db8:0:1::2'], responded(404), 2), 2);
   // A first attempt goes only to proven addresses. The 2xx here also proves the IPv4 address.
-  t.is(await deliver(['192.0.2.7', '2001:db8:0:1::2'], answered(204), 5), 5);
-  t.is(await deliver(['192.0.2.8'], answered(204), 25), 25);
+  t.is(await deliver(['192.0.2.7', '2001:db8:0:1::2'], responded(204), 5), 5);
+  t.is(await deliver(['192.0.2.8'], responded(204), 25), 25);
 });
 
 test('if a host is proven at one IP address, only a retry calls its other addresses', async (t) => {
   const { life } = t.context;
   const admitted: (readonly string[])[] = [];
-  t.context.answer = async ({ admit }) => {
+  t.context.respond = async ({ admit }) => {
     admitted.push((await admit?.(['192.0.2.7', '192.0.2.8'])) ?? []);
     return {
-      ...answered(admitted.length === 1 ? 204 : 500),
+      ...responded(admitted.length === 1 ? 204 : 500),
       address: '192.0.2.8',
     } as AttemptResult;
   };
@@ -279,7 +279,7 @@ test('if a host is proven at one IP address, only a retry calls its other addres
 
 test('the counter of webhooks to an IP address is deleted when it is no longer needed', async (t) => {
   const { life } = t.context;
-  standAt(t, ['192.0.2.7'], answered(404));
+  standAt(t, ['192.0.2.7'], responded(404));
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
   await life.look(id);
   const known = async () =>
@@ -307,25 +307,25 @@ test('a webhook host stays proven until a month after its last 2xx', async (t) =
   await life.time.advance(20 * 24 * HOUR);
   await forgetOld(life.db, RETENTION);
   const reply = Promise.withResolvers<AttemptResult>();
-  t.context.answer = () => reply.promise;
+  t.context.respond = () => reply.promise;
   const both = await lookAtAll(t, others.slice(0, 2));
   t.is(both.sent, 2);
-  reply.resolve(answered(200));
+  reply.resolve(responded(200));
   await both.looks;
   await life.time.advance(31 * 24 * HOUR);
   await forgetOld(life.db, RETENTION);
   const again = Promise.withResolvers<AttemptResult>();
-  t.context.answer = () => again.promise;
+  t.context.respond = () => again.promise;
   const one = await lookAtAll(t, others.slice(2));
   t.is(one.sent, 1);
-  again.resolve(answered(200));
+  again.resolve(responded(200));
   await one.looks;
 });
 
 test('a webhook host gets at most forty webhooks at a time from all organizations', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<AttemptResult>();
-  t.context.answer = ({ url }) => (url === HOOK ? reply.promise : answered(200));
+  t.context.respond = ({ url }) => (url === HOOK ? reply.promise : responded(200));
   const ids: string[] = [];
   for (let n = 0; n < 5; n += 1)
     ids.push(...(await life.deliveries(await life.organization(), HOOK, 9)));
@@ -337,7 +337,7 @@ test('a webhook host gets at most forty webhooks at a time from all organization
     1,
   );
   t.deepEqual(await life.look(other), { kind: 'over', state: 'delivered' });
-  reply.resolve(answered(200));
+  reply.resolve(responded(200));
   await all.looks;
   for (const id of all.putOff)
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
@@ -365,10 +365,10 @@ test('a webhook host that an operator blocks gets no webhook until the block is 
   const { life } = t.context;
   const by = { actor: 'test', reason: 'a complaint' };
   const blocked: (readonly string[])[] = [];
-  t.context.answer = (message) => {
+  t.context.respond = (message) => {
     blocked.push(message.blocked);
     return message.blocked.length === 0
-      ? answered(200)
+      ? responded(200)
       : { kind: 'failed', reason: 'blocked_by_operator' };
   };
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
@@ -384,7 +384,7 @@ test('a webhook host that an operator blocks gets no webhook until the block is 
 test('the reconciler finds a lost webhook while others wait for a slot', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<AttemptResult>();
-  t.context.answer = () => reply.promise;
+  t.context.respond = () => reply.promise;
   // With the clock stopped, these deliveries keep waiting for their slots.
   await life.time.freeze();
   const waiting = await lookAtAll(
@@ -412,7 +412,7 @@ test('the reconciler finds a lost webhook while others wait for a slot', async (
   const later = await taken();
   for (const id of waiting.putOff)
     t.true(later.includes(id), 'after its turn it is checked like the others');
-  reply.resolve(answered(200));
+  reply.resolve(responded(200));
   await waiting.looks;
 });
 

@@ -27,10 +27,10 @@ async function completedBatch(client: ApiClient): Promise<string> {
   const webhook = { url: stack.receiver.url, mode: 'batch' };
   const { json } = await client.bulk({ npis: NPIS, webhook });
   await eventually(async () => {
-    const answer = await client.get<{ readonly webhook: { readonly status: string } }>(
+    const reply = await client.get<{ readonly webhook: { readonly status: string } }>(
       `/api/v1/batch/${json.batch_id}`,
     );
-    return answer.json.webhook.status === 'delivered' ? true : null;
+    return reply.json.webhook.status === 'delivered' ? true : null;
   });
   return json.batch_id;
 }

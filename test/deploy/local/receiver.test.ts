@@ -120,12 +120,12 @@ function sender(base: string, ca: string) {
       ...signature,
     };
     const sent = tampered ? '{"a":2}' : body;
-    const answer = await post({
+    const reply = await post({
       url: `${base}${path}`,
       headers,
       body: sent,
       blocked: [],
     });
-    return answer.kind === 'responded' ? answer.status : 0;
+    return reply.kind === 'responded' ? reply.status : 0;
   };
 }

@@ -74,7 +74,7 @@ test('the NPI for a hanging vendor gets no response, and the simulator still clo
     },
   );
   const outcome = once(hanging, 'response').then(
-    () => 'answered',
+    () => 'responded',
     () => 'cut off',
   );
   hanging.end();

@@ -29,7 +29,7 @@ export async function startWorld(traps: readonly Trap[], hasVerifier: boolean) {
   const known = indexOf(traps);
   await using opened = new AsyncDisposableStack();
   const server = createServer((request, response) => {
-    answer(known, request).then(
+    reply(known, request).then(
       ({ status, body }) => {
         response
           .writeHead(status, { 'content-type': 'application/json' })
@@ -88,12 +88,12 @@ function createZone(traps: readonly Trap[]): (name: string, type: string) => Sai
   };
 }
 
-interface Question {
+interface SourceRequest {
   readonly query: URLSearchParams;
   readonly body: Readonly<Record<string, unknown>>;
 }
 
-async function answer(known: Known, request: IncomingMessage): Promise<Played> {
+async function reply(known: Known, request: IncomingMessage): Promise<Played> {
   const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://traps');
   const source = SOURCES[pathname.split('/')[1] ?? ''];
   const sent = await text(request);
@@ -101,12 +101,12 @@ async function answer(known: Known, request: IncomingMessage): Promise<Played> {
   return (
     source?.(known, { query, body }) ?? {
       status: 404,
-      body: { message: 'Nobody answers here.' },
+      body: { message: 'Nothing is served here.' },
     }
   );
 }
 
-type Source = (known: Known, question: Question) => Played;
+type Source = (known: Known, request: SourceRequest) => Played;
 /** One vendor's claim about one trap. */
 type Vended = Exclude<Naming, { by: 'nppes' }>;
 
@@ -148,7 +148,7 @@ const seenOn = ({ days }: Vended) =>
 
 /**
  * Vendors in the order of their calls. Their responses look like those recorded in
- * test/support/vendor-answers/.
+ * test/support/vendor-responses/.
  */
 const VENDORS: Readonly<Record<string, Source>> = {
   rocketreach({ byNpi }, { query }) {

@@ -105,8 +105,8 @@ test('a resend of all failed deliveries leaves out earlier failures and pending 
   await fail([early], '2026-01-05T09:59:59.999Z');
   await fail([late], '2026-01-05T10:00:00Z');
   const since = '2026-01-05T11:00:00+01:00';
-  const answer = await resend(client, since);
-  t.deepEqual([answer.status, answer.json], [202, { resent: 1, more: false }]);
+  const response = await resend(client, since);
+  t.deepEqual([response.status, response.json], [202, { resent: 1, more: false }]);
   t.deepEqual((await resend(client, since)).json, { resent: 0, more: false });
   const states = new Map(
     (await listOf(client)).deliveries.map((one) => [one.id, one.status]),

@@ -6,8 +6,8 @@ import { register } from '@prometheus-io/client';
 import test, { type ExecutionContext } from 'ava';
 import {
   allowTime,
-  answerBrokenRequests,
   createListener,
+  rejectBrokenRequests,
 } from '../../../api/http/connection.ts';
 import { createSample } from '../../../api/http/overload.ts';
 import { fresh } from '../../support/database.ts';
@@ -72,7 +72,7 @@ test('the connection of a client that does not read its response is closed', asy
 test('a request that was given more time gets a 408 at the end of it', async (t) => {
   const listener = createListener(75_000);
   const port = await listen(t, listener, (request) => allowTime(request, 11_000));
-  answerBrokenRequests(listener, quiet, createSample(), () => '');
+  rejectBrokenRequests(listener, quiet, createSample(), () => '');
   const slow = 'POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n';
   t.regex(await exchange(port, slow), /^HTTP\/1\.1 408 /);
 });
@@ -117,11 +117,11 @@ async function ask(localAddress: string, path: string, encoding: string) {
     `GET ${path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: ${encoding}\r\nConnection: close\r\n\r\n`,
   );
   await once(socket, 'close');
-  const answer = Buffer.concat(chunks);
-  const end = answer.indexOf('\r\n\r\n');
+  const reply = Buffer.concat(chunks);
+  const end = reply.indexOf('\r\n\r\n');
   return {
-    head: answer.subarray(0, end).toString().toLowerCase(),
-    body: answer.subarray(end + 4),
+    head: reply.subarray(0, end).toString().toLowerCase(),
+    body: reply.subarray(end + 4),
   };
 }
 

@@ -10,7 +10,7 @@ import {
   transaction,
 } from '../../../db/connection/client.ts';
 import { fresh, freshDatabase } from '../../support/database.ts';
-import { type Answer, eventually } from '../../support/organization.ts';
+import { type ApiResponse, eventually } from '../../support/organization.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 
 // Tests a PostgreSQL that is slower than our deadline. A submit that failed at the deadline must
@@ -74,11 +74,11 @@ async function factsOf({ organizationId }: ApiClient) {
   return { ...facts };
 }
 
-function isAway(t: ExecutionContext, answer: Answer): void {
-  t.is(answer.status, 503);
-  t.like(answer.json, { code: 'service_unavailable' });
-  t.regex(answer.text, /same Idempotency-Key/);
-  t.is(answer.headers.get('retry-after'), '5');
+function isAway(t: ExecutionContext, reply: ApiResponse): void {
+  t.is(reply.status, 503);
+  t.like(reply.json, { code: 'service_unavailable' });
+  t.regex(reply.text, /same Idempotency-Key/);
+  t.is(reply.headers.get('retry-after'), '5');
 }
 
 test.serial(
@@ -145,10 +145,10 @@ test.serial(
     });
     const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
     await admin`select pg_notify('changed', ${endOf(batchId)})`;
-    const answer = await submitted;
+    const reply = await submitted;
     await release();
-    t.is(answer.status, 202);
-    t.is(answer.json.batch_id, batchId);
+    t.is(reply.status, 202);
+    t.is(reply.json.batch_id, batchId);
   },
 );
 

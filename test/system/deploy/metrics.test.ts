@@ -144,15 +144,15 @@ test.serial('the metrics count each event of a batch exactly once', async (t) =>
   const settled = (labels: string) =>
     now[`npe_requests_settled_total{${labels},sandbox="false"}`];
   t.like(now, {
-    'npe_submits_total{kind="bulk",answer="new"}': 1,
-    'npe_submits_total{kind="bulk",answer="repeat"}': 1,
+    'npe_submits_total{kind="bulk",result="new"}': 1,
+    'npe_submits_total{kind="bulk",result="repeat"}': 1,
     'npe_requests_submitted_total{requested_type="any",sandbox="false"}': 5,
     'npe_request_duration_seconds_count{status="completed"}': 2,
     'npe_credits_total{movement="hold"}': 5,
     'npe_credits_total{movement="charge"}': 1,
     'npe_credits_total{movement="release"}': 4,
-    'npe_source_calls_total{kind="vendor",source="good",answer="found"}': 1,
-    'npe_source_calls_total{kind="vendor",source="bad",answer="plan"}': 1,
+    'npe_source_calls_total{kind="vendor",source="good",result="found"}': 1,
+    'npe_source_calls_total{kind="vendor",source="bad",result="plan"}': 1,
     'npe_delivery_attempt_duration_seconds_count{outcome="delivered"}': 5,
     'npe_http_request_duration_seconds_count{route="/api/v1/email/bulk",method="post",status="202"}': 2,
   });
@@ -172,7 +172,7 @@ test.serial(
     } as const;
     await countCall('registry', 'registry', Promise.resolve(step));
     const name =
-      'npe_source_calls_total{kind="registry",source="registry",answer="unsent",cause="CERT_HAS_EXPIRED"}';
+      'npe_source_calls_total{kind="registry",source="registry",result="unsent",cause="CERT_HAS_EXPIRED"}';
     t.is((await grown(before))[name], 1);
   },
 );
@@ -183,7 +183,7 @@ test.serial('settling a request twice counts it only once', async (t) => {
   await client.completed(json.batch_id);
   const before = parse(await scrape());
   const [{ request_id: id } = { request_id: '' }] = json.requests;
-  t.false((await settle(stack.workerDb, id, 'answered', 'test', RULES)).settledNow);
+  t.false((await settle(stack.workerDb, id, 'finished', 'test', RULES)).settledNow);
   const now = Object.entries(await grown(before));
   const settled = now.filter(([name]) =>
     /^npe_(requests_settled|credits)_total/.test(name),
@@ -288,7 +288,7 @@ test.serial(
     const few = await look(some(0));
     const many = await look(some(50));
     t.regex(many, /route="\/\{any\*\}"/);
-    t.regex(many, /source="good",answer="protocol"/);
+    t.regex(many, /source="good",result="protocol"/);
     for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@'])
       t.false(many.includes(text), text);
     // Compares only metrics of requests, because the worker may add other series in the meantime.
@@ -468,8 +468,8 @@ test.serial(
       await get(ofApi, '/metrics'),
       await get(ofWorker, '/metrics'),
     ];
-    const answered = 'route="/healthz",method="get",status="200"';
-    t.true(told.includes(`\nnpe_http_request_duration_seconds_count{${answered}} `));
+    const responded = 'route="/healthz",method="get",status="200"';
+    t.true(told.includes(`\nnpe_http_request_duration_seconds_count{${responded}} `));
     for (const name of [
       'nodejs_eventloop_lag_p99_seconds',
       'process_resident_memory_bytes',

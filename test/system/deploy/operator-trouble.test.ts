@@ -246,9 +246,9 @@ test.serial(
     await nameStandbys('');
     await writes;
     t.truthy(await eventually(async () => (await ready()).includes('"ready"') || null));
-    const answers = await Promise.all(submits);
+    const replies = await Promise.all(submits);
     t.deepEqual(
-      answers
+      replies
         .map(({ status }) => status)
         .filter((status) => status !== 202 && status !== 503),
       [],

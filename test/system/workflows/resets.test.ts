@@ -56,7 +56,7 @@ async function reset(
   leftOut: number[] = [],
 ): Promise<string> {
   const { namespace } = stack.client.options;
-  const answer = await stack.client.workflowService.resetWorkflowExecution({
+  const reply = await stack.client.workflowService.resetWorkflowExecution({
     namespace,
     workflowExecution: { workflowId: id, runId },
     workflowTaskFinishEventId: eventId,
@@ -64,7 +64,7 @@ async function reset(
     reason: 'test',
     resetReapplyExcludeTypes: leftOut,
   });
-  return answer.runId;
+  return reply.runId;
 }
 
 /**

@@ -210,7 +210,7 @@ test('a lookup whose request is already completed completes when it is canceled'
     lastValidatedAt: new Date(),
     source: 'test',
   });
-  const { status } = await settle(stack.db, requestId, 'answered', 'test', RULES);
+  const { status } = await settle(stack.db, requestId, 'finished', 'test', RULES);
   t.is(status, 'completed');
   await workflow(requestId).cancel();
   await closedAs(requestId, 'COMPLETED');

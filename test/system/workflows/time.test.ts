@@ -218,8 +218,8 @@ test.serial('a greylisted address is checked again after five minutes', async (t
   t.deepEqual(summaries, ['"greylisted: rocketreach"']);
   const calls = stack.simulator.calls().map(({ vendor, route }) => `${vendor} ${route}`);
   const checks = calls.filter((call) => call.startsWith('reacher'));
-  const questions = calls.filter((call) => call.endsWith('/person/lookup'));
-  t.deepEqual([checks.length, questions.length], [2, 1]);
+  const lookups = calls.filter((call) => call.endsWith('/person/lookup'));
+  t.deepEqual([checks.length, lookups.length], [2, 1]);
   await resultOf(stack, json.batch_id);
   isAbout(t, lasted(await client.batch(json.batch_id)), 5 * MINUTE, 5 * MINUTE);
 });

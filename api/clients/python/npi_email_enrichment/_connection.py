@@ -32,7 +32,7 @@ _LOOPBACK = re.compile(r"localhost|127(\.[0-9]+){3}|::1")
 _COPIED_PATH = re.compile(r"/(api|docs|openapi\.json|llms(-full)?\.txt)(?=/|$)")
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     headers: Mapping[str, str]
     body: Any
 
@@ -51,7 +51,7 @@ class Connection:
     ) -> None:
         self.patience = patience
         self._pace = Pace()
-        self._has_answered = False
+        self._has_responded = False
         url = _checked_url(base_url or os.environ.get("NPI_EMAIL_URL", ""))
         key = _checked_key(api_key or os.environ.get("NPI_EMAIL_API_KEY", ""))
         headers = {"Authorization": f"Bearer {key}"}
@@ -68,7 +68,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
         json: object = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         """Sends a request, and returns the JSON of a response that is not an error."""
         begun = time.monotonic()
         tries = 0
@@ -79,10 +79,10 @@ class Connection:
                 response = self._http.request(
                     method, path, headers=headers, params=params, json=json
                 )
-                self._has_answered = True
+                self._has_responded = True
                 self._pace.heed(response.headers, sent_at)
                 retry_after = response.headers.get("retry-after")
-                return _answer_of(response)
+                return _api_response_of(response)
             except httpx.RequestError as cause:
                 reason = str(cause) or repr(cause)
                 text = f"No response from {self._http.base_url}: {reason}. Check the address."
@@ -93,7 +93,7 @@ class Connection:
             if not _is_temporary(error):
                 raise error
             pause = _pause_after(retry_after, tries)
-            patience = self.patience if self._has_answered else min(self.patience, _FIRST_PATIENCE)
+            patience = self.patience if self._has_responded else min(self.patience, _FIRST_PATIENCE)
             if time.monotonic() + pause > begun + patience:
                 raise error
             time.sleep(pause)
@@ -117,13 +117,13 @@ def _pause_after(retry_after: str | None, tries: int) -> float:
     return pause * random.uniform(1, 1.25)
 
 
-def _answer_of(response: httpx.Response) -> Answer:
+def _api_response_of(response: httpx.Response) -> ApiResponse:
     try:
         body = response.json()
     except ValueError:
         body = None
     if response.is_success and isinstance(body, dict):
-        return Answer(response.headers, body)
+        return ApiResponse(response.headers, body)
     _refuse(response, body)
 
 

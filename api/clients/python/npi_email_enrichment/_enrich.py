@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from ._connection import PATIENCE, Answer, Connection
+from ._connection import PATIENCE, ApiResponse, Connection
 from .errors import EnrichmentError
 from .types import CustomData, RequestedType, Result, WebhookTarget
 
@@ -204,12 +204,12 @@ class _Run:
         }
         headers = {"Idempotency-Key": chunk.idempotency_key}
         try:
-            answer = self._connection.call("POST", "/api/v1/email/bulk", headers=headers, json=body)
+            response = self._connection.call("POST", "/api/v1/email/bulk", headers=headers, json=body)
         except EnrichmentError as error:
             if error.code == "insufficient_credits":
                 return error
             raise
-        chunk.batch_id = answer.body["batch_id"]
+        chunk.batch_id = response.body["batch_id"]
         chunk.changed_at = time.monotonic()
         return None
 
@@ -217,8 +217,8 @@ class _Run:
         """Polls a batch and reports its new results."""
         headers = {"Prefer": f"wait={hold}"}
         path = f"/api/v1/batch/{chunk.batch_id}"
-        answer = self._connection.call("GET", path, headers=headers)
-        self._note(chunk, answer)
+        response = self._connection.call("GET", path, headers=headers)
+        self._note(chunk, response)
         if chunk.open == 0:
             return
         now = time.monotonic()
@@ -227,15 +227,15 @@ class _Run:
             raise EnrichmentError("timed_out", text)
         # Without `Preference-Applied`, the service did not hold the poll. Either too many requests
         # are waiting, or a proxy dropped the `Prefer` header. So we wait here.
-        if "preference-applied" not in answer.headers:
-            time.sleep(float(answer.headers.get("retry-after", 1)))
+        if "preference-applied" not in response.headers:
+            time.sleep(float(response.headers.get("retry-after", 1)))
 
-    def _note(self, chunk: _Chunk, answer: Answer) -> None:
-        batch = answer.body["batch"]
-        usage = answer.body["usage"] or {}
+    def _note(self, chunk: _Chunk, response: ApiResponse) -> None:
+        batch = response.body["batch"]
+        usage = response.body["usage"] or {}
         news: list[Result] = [
             result
-            for result in answer.body["data"]
+            for result in response.body["data"]
             if result["status"] not in ("accepted", "in-progress")
             and result["npi"] not in self.results
         ]

@@ -67,9 +67,9 @@ test('a wrong path returns a page to browsers and problem JSON to programs', asy
   t.is(page.status, 404);
   t.regex(page.headers.get('content-type') ?? '', /^text\/html/);
   t.regex(await page.text(), /href="\/docs"/);
-  const answer = await get('/docs/nothing');
-  t.is(answer.status, 404);
-  t.is(answer.headers.get('content-type'), 'application/problem+json');
+  const response = await get('/docs/nothing');
+  t.is(response.status, 404);
+  t.is(response.headers.get('content-type'), 'application/problem+json');
 });
 
 test('pages, llms.txt, OpenAPI, and errors name the service and its support', async (t) => {

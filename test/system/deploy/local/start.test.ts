@@ -251,10 +251,10 @@ test.serial(
     )) as SubmitResponse;
     const email = await eventually(async () => {
       const headers = { authorization: `Bearer ${facts.test_api_key}` };
-      const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, {
+      const response = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, {
         headers,
       });
-      return ((await answer.json()) as EnvelopeResponse).data[0]?.email ?? null;
+      return ((await response.json()) as EnvelopeResponse).data[0]?.email ?? null;
     });
     t.is(email, 'npi2000000010@clinic.example.com');
     t.true(await isReachable(facts.temporal_ui ?? ''));
@@ -438,8 +438,8 @@ test.serial(
     const { id } = await json('org', 'create', 'Mine', ...WHY);
     await json('credits', 'grant', id, '5', '--reference', 'x', ...WHY);
     const { api_key: apiKey } = await json('keys', 'issue', id, '--name', 'k', ...WHY);
-    const { found: answered } = await lookUp(again, apiKey, '2000000010');
-    t.is(answered?.email, found?.email);
+    const { found: responded } = await lookUp(again, apiKey, '2000000010');
+    t.is(responded?.email, found?.email);
     second.process.kill('SIGTERM');
     t.is(await second.exited(), 0);
   },

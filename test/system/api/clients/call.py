@@ -18,8 +18,8 @@ def call():
 
 
 try:
-    answer = call()
+    result = call()
 except package.EnrichmentError as error:
-    answer = {"error": {"message": str(error), **vars(error)}}
-answer["progress"] = [dataclasses.asdict(one) for one in progress]
-print(json.dumps(answer))
+    result = {"error": {"message": str(error), **vars(error)}}
+result["progress"] = [dataclasses.asdict(one) for one in progress]
+print(json.dumps(result))
