@@ -12,7 +12,7 @@ interface Route {
 }
 
 /**
- * All routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 to
+ * All routes, in the order in which api/docs/lifecycle.md lists them. The server responds 405 to
  * other methods at these paths, and 404 to unknown paths.
  */
 export const ROUTES = [

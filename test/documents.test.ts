@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { VENDOR_IDS } from '../activities/vendors/catalogue.ts';
 import { VERIFIER_IDS } from '../activities/verification/verifiers/catalogue.ts';
+import { withParts } from '../api/docs/tables.ts';
 import { REASONS } from '../db/words.ts';
 import { loadConfig } from '../deploy/config/config.ts';
 import { fileIn } from './support/adapters.ts';
@@ -79,7 +80,7 @@ test.before(async () => {
     text.split('\n').map((line, index) => ({ file, line: index + 1, text: line })),
   );
   words = new Set(code.flatMap(({ text }) => text.match(/\w+/g) ?? []));
-  headings = new Map(pages.map(({ file, text }) => [file, headingsOf(text)]));
+  headings = new Map(pages.map(({ file, text }) => [file, headingsOf(withParts(text))]));
 });
 
 /** Returns the comments of a file, each as one text without its marks. */

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
-import { EXAMPLE_URL, type Site } from '../site.ts';
+import { EXAMPLE_URL, type Site, SUPPORT } from '../site.ts';
+import { withParts } from './tables.ts';
 
 /** A page of the documentation. */
 export interface Page {
@@ -35,11 +36,13 @@ const FILES: Readonly<Record<string, string>> = {
   clients: '../clients/typescript/README.md',
 };
 
-/** Reads all pages, and fills in the URL of the service. */
-export function readPages({ publicUrl }: Site): readonly Page[] {
+/** Reads all pages, and fills in the rendered parts, the URL of the service, and its support. */
+export function readPages({ publicUrl, support }: Site): readonly Page[] {
   return NAMES.map((name) => {
     const file = new URL(FILES[name] ?? `${name}.md`, import.meta.url);
-    const markdown = readFileSync(file, 'utf8').replaceAll(EXAMPLE_URL, publicUrl);
+    const markdown = withParts(readFileSync(file, 'utf8'))
+      .replaceAll(EXAMPLE_URL, publicUrl)
+      .replaceAll(SUPPORT, support);
     const [title = '', summary = ''] = markdown.split('\n\n');
     return {
       name,

@@ -106,10 +106,19 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
 
 /** Returns a problem for each member of a body that its schema does not know. */
 export function unknownFields(schema: Joi.Schema, body: unknown): Problem[] {
-  return unknownMembers(schema, body).map(({ path, known }) => {
-    const msg = `Extra inputs are not permitted. Remove it, or use ${choices(known)}`;
-    return { loc: ['body', ...path], msg, type: 'extra_forbidden' };
-  });
+  return unknownMembers(schema, body).map(({ path, known }) =>
+    strayAt(['body', ...path], 'unknown field', known),
+  );
+}
+
+/** Returns the problem for an unknown name. Its message lists the known ones. */
+function strayAt(
+  loc: Problem['loc'],
+  name: 'unknown field' | 'unknown parameter',
+  known: readonly string[],
+): Problem {
+  const fault = problemAt(loc, name);
+  return { ...fault, msg: fault.msg.replace('{choices}', () => choices(known)) };
 }
 
 interface UnknownMember {
@@ -338,8 +347,7 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   // Reports only the first unknown parameter, because there may be thousands.
   const stray = Object.keys(request.query).find((name) => !names.includes(name));
   if (stray !== undefined) {
-    const msg = `Extra inputs are not permitted. Use only ${choices(names)}`;
-    all.push({ loc: ['query', stray], msg, type: 'extra_forbidden' });
+    all.push(strayAt(['query', stray], 'unknown parameter', names));
   }
   if (all.length > 0) throw invalid(all);
   return { ...(request.params as Ids), ...value };

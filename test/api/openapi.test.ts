@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
@@ -117,35 +116,6 @@ test('/openapi.json describes exactly the routes of the server', async (t) => {
       `${other} is served and not described: ${status}`,
     );
   }
-});
-
-test('the documentation pages list exactly the errors and routes of the server', async (t) => {
-  const read = (name: string) =>
-    readFile(new URL(`../../api/docs/${name}`, import.meta.url), 'utf8');
-  const [told, routed] = await Promise.all([read('errors.md'), read('lifecycle.md')]);
-  const rows = (page: string, pattern: RegExp) =>
-    [...page.matchAll(pattern)].map(([, ...cells]) => cells);
-  const errors = rows(told, /^\| (\d{3}) \| ([^|]+) \|/gm).map(
-    ([status = '', codes = '']) => ({
-      status: Number(status),
-      codes: [...codes.matchAll(/`(\w+)`/g)].map(([, code]) => code).toSorted(),
-    }),
-  );
-  const kinds = Object.values(PROBLEMS).toSorted((a, b) => a.status - b.status);
-  const known = kinds.map(({ status, codes }) => ({
-    status,
-    codes: Object.keys(codes).toSorted(),
-  }));
-  t.deepEqual(
-    errors.filter(({ codes }) => codes.length > 0),
-    known,
-  );
-  const endpoints = rows(routed, /^\| `((?:GET|POST) \/api[^`]+)` \|/gm).flat();
-  const keyed = ROUTES.filter(({ scope }) => scope === 'keyed');
-  t.deepEqual(
-    endpoints,
-    keyed.map(({ method, path }) => `${method} ${path}`),
-  );
 });
 
 test('/openapi.json names only existing operations, and every body has an example', (t) => {

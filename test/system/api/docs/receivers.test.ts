@@ -25,10 +25,8 @@ function newSecret(): string {
 }
 
 for (const [name, file, command] of [
-  ['hapi', 'receiver-hapi.mjs', process.execPath],
   ['Express', 'receiver-express.mjs', process.execPath],
   ['FastAPI', 'receiver_fastapi.py', python],
-  ['Python', 'receiver.py', python],
 ] as const) {
   const run = command === null ? test.skip : test;
   run(
