@@ -1,4 +1,4 @@
-import { type Command, CommanderError, Option } from 'commander';
+import { type Command, CommanderError } from 'commander';
 import { type Database, openDatabase } from '../db/connection/client.ts';
 import { Refusal } from '../db/connection/errors.ts';
 import {
@@ -10,7 +10,7 @@ import {
 } from './config/config.ts';
 import { addHelp, commandLine } from './main.ts';
 import { nameOrganizations } from './operator/arguments.ts';
-import { addCompletionCommand, commandsOf, helpTexts } from './operator/help.ts';
+import { commandsOf, helpTexts } from './operator/help.ts';
 import {
   type CommandSurroundings,
   printed,
@@ -95,21 +95,18 @@ export async function runOperator(
     const { reason, reveal, dryRun } = command.opts();
     // Each change has a reason, for the audit log.
     if (reason && !reveal && !dryRun) work = 'changing';
-    // The log says that all of this data was read, so none of it is cut.
-    if (reveal) program.setOptionValue('wide', true);
     await nameOrganizations(command, () => database.open());
   });
   const run: Run = async (work) => {
     const report = reportOf(await work(database.open()));
     done.exitCode = report.exitCode ?? 0;
-    stdout(printed(report, program.opts()));
+    stdout(printed(report, program.opts().json === true));
   };
   await addAllCommands(program, args, run, {
     databaseUrl: () => config().databaseUrl,
     webhookOpenCidrs: () => config().webhookOpenCidrs,
     output: { line: stderr },
   });
-  addCompletionCommand(program, stdout);
   addHelpTexts(program);
   try {
     await program.parseAsync(args, { from: 'user' });
@@ -158,10 +155,6 @@ function createProgram(
 ): Command {
   return commandLine({ name: 'operator', description: DESCRIPTION })
     .option('--json', 'print one JSON document on stdout, and an error as JSON on stderr')
-    .addOption(
-      new Option('--csv', 'print a table, or a record, as CSV').conflicts('json'),
-    )
-    .option('--wide', 'print all columns of tables, and cut no text')
     .version(serviceVersion(), '--version', 'print the version')
     .configureHelp({ showGlobalOptions: true })
     .configureOutput({ writeOut: stdout, writeErr: stderr });

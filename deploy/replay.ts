@@ -10,7 +10,7 @@ import { WORKFLOWS } from '../workflows/messages.ts';
 import { loadReplayConfig, type ReplayConfig, temporalUi } from './config/config.ts';
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
-import { pageOf, table } from './operator/print.ts';
+import { outputWidth, table } from './operator/print.ts';
 import { printableLines } from './printable.ts';
 import {
   grpcFailure,
@@ -248,7 +248,7 @@ async function printSelected(
   const isGate = options.since !== undefined && !options.failed && !options.query;
   if (isGate) requireRuns(counts, config);
   print(
-    `${table(counts)(pageOf())}\nreplayed with build ${buildId}; runs under "need not" are pinned to other builds`,
+    `${table(counts)(outputWidth())}\nreplayed with build ${buildId}; runs under "need not" are pinned to other builds`,
   );
   if (isGate && !isStopped) warnOfUntried(counts);
   if (isStopped) print('stopped at a run that did not end; no further run was replayed');

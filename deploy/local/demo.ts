@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { OperatorProblem } from '../../db/connection/errors.ts';
 import type { StackFacts } from '../config/stack-facts.ts';
-import { pageOf, table } from '../operator/print.ts';
+import { outputWidth, table } from '../operator/print.ts';
 
 // Demonstrates the service: submits a bulk batch and waits for its results. It only uses the public
 // API, as a customer would.
@@ -129,7 +129,7 @@ async function submitAndFollow(
   const envelope = await follow(call, batchId, say);
   const rows = await readRows(call, envelope);
   const after = await call<{ balance: number }>('/api/v1/credits');
-  say(`\n${table(rows)(pageOf())}`);
+  say(`\n${table(rows)(outputWidth())}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
     const workflow = `${facts.temporal_ui}/namespaces/${facts.temporal_namespace}/workflows`;

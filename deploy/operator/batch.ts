@@ -75,7 +75,7 @@ export function addCommands(program: Command, run: Run): void {
         const { organizationId } = found.batch;
         const reading = { action: 'batch.reveal', organizationId, subject: id } as const;
         const data = presented(await revealed(db, found, by, reading));
-        return { data, rows: data.requests, parts: partsOf(data) };
+        return { data, parts: partsOf(data) };
       }),
     );
   addCancelCommand(batch, run);

@@ -133,7 +133,7 @@ function reportOf(
     repairable: REPAIRABLE.has(check.code),
   }));
   const data = { findings, durationMs, checks: rows, repairs };
-  return { data, rows, parts, exitCode: findings > 0 ? 3 : 0 };
+  return { data, parts, exitCode: findings > 0 ? 3 : 0 };
 }
 
 function sumOf(checks: readonly CheckResult[]): number {

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { Argument, type Command } from 'commander';
+import type { Command } from 'commander';
 
 /**
  * Reads help.txt. It contains the texts that `--help` prints below the arguments and options of
@@ -30,36 +30,4 @@ export function commandsOf(
     commandsOf(one, `${words} ${one.name()}`),
   );
   return [[words, command], ...below];
-}
-
-/**
- * Adds the command `completion`, which prints a script for a shell. The script contains all
- * commands and options, so the shell can complete a word without starting this program.
- */
-export function addCompletionCommand(
-  program: Command,
-  stdout: (text: string) => void,
-): void {
-  program
-    .command('completion')
-    .description('print a script that completes "operator" in a shell')
-    .addArgument(new Argument('<SHELL>', 'your shell').choices(['bash', 'zsh', 'fish']))
-    .action((shell: string) => {
-      const file = new URL(`completion/operator.${shell}`, import.meta.url);
-      stdout(readFileSync(file, 'utf8').replace('TREE', treeOf(program)));
-    });
-}
-
-/**
- * Returns a line for each command: its full name, a colon, and the subcommands and options that may
- * follow.
- */
-function treeOf(program: Command): string {
-  const lines = commandsOf(program).map(([words, { commands, options }]) => {
-    const names = commands.map((one) => one.name());
-    const flags = [...options, ...program.options].map(({ long }) => long);
-    const next = new Set([...names, ...flags, '--help']);
-    return `${words}:${[...next].join(' ')}`;
-  });
-  return lines.join('\n');
 }

@@ -1,5 +1,4 @@
 import cliTruncate from 'cli-truncate';
-import { stringify } from 'csv-stringify/sync';
 import stringWidth from 'string-width';
 import wrapAnsi from 'wrap-ansi';
 import type { Database } from '../../db/connection/client.ts';
@@ -7,49 +6,21 @@ import type { ProgressOutput } from '../nppes/output.ts';
 import { printable } from '../printable.ts';
 
 /**
- * The space for the output of a command, in columns of the terminal. A character has one column,
- * most Chinese, Japanese, and Korean ones have two, and a combining mark takes no space.
+ * Returns the text of a table or a record for an output with this number of columns. A character has
+ * one column, most Chinese, Japanese, and Korean ones have two, and a combining mark has none.
  */
-export interface Page {
-  /** A table leaves out the columns that don't fit into this width. */
-  readonly tableWidth: number;
-  /** Texts of a record are wrapped at this width. */
-  readonly lineWidth: number;
-}
-
-/** The width of tables if the output is a pipe or a file. */
-const USUAL_WIDTH = 80;
-
-/**
- * Returns the page of the current terminal. In a pipe or a file, the lines of records have no
- * maximum width.
- * @param wide true if tables have all columns, and no line is cut or wrapped
- */
-export function pageOf(wide = false): Page {
-  const unlimited = Number.POSITIVE_INFINITY;
-  if (wide) return { tableWidth: unlimited, lineWidth: unlimited };
-  const { columns } = process.stdout;
-  return { tableWidth: columns || USUAL_WIDTH, lineWidth: columns || unlimited };
-}
-
-/** Returns the text of a table or a record for a page. */
-type Layout = (page: Page) => string;
+type Layout = (width: number) => string;
 export type Part = string | Layout;
 
 /** The result of a command. */
 export interface Report {
   readonly data: object;
   /**
-   * The parts of the text to print without `--json` or `--csv`, with an empty line between them.
+   * The parts of the text to print without `--json`, with an empty line between them.
    * After a heading in capitals, there is no empty line. By default, a list is printed as a table,
    * and a record as one line per member.
    */
   readonly parts?: readonly Part[];
-  /**
-   * The rows that `--csv` prints. By default, these are the items of a list, or a record as one
-   * row.
-   */
-  readonly rows?: readonly object[];
   /** The exit code of a command that did not throw an error. The default is 0. */
   readonly exitCode?: 0 | 1 | 3;
 }
@@ -66,19 +37,19 @@ export interface CommandSurroundings {
   readonly output: ProgressOutput;
 }
 
-/** The global options that choose the form of the output. */
-export interface Form {
-  readonly json?: true;
-  readonly csv?: true;
-  readonly wide?: true;
+/** The width of a pipe and of a file. The libraries that measure text want a finite number. */
+const UNLIMITED = Number.MAX_SAFE_INTEGER;
+
+/** Returns the columns of the terminal. */
+export function outputWidth(): number {
+  return process.stdout.columns || UNLIMITED;
 }
 
-/** Returns a report as lines of text, JSON, or CSV. */
-export function printed({ data, parts, rows }: Report, form: Form): string {
-  if (form.csv) return csv(rows ?? [data].flat());
-  if (form.json) return `${json(data)}\n`;
+/** Returns a report as lines of text, or as JSON. */
+export function printed({ data, parts }: Report, isJson: boolean): string {
+  if (isJson) return `${json(data)}\n`;
   const usual = Array.isArray(data) ? table(data) : fields(data);
-  return `${sections(parts ?? [usual], pageOf(form.wide))}\n`;
+  return `${sections(parts ?? [usual], outputWidth())}\n`;
 }
 
 const GAP = '  ';
@@ -101,13 +72,13 @@ export function fields(record: object): Layout {
 export function labeled(
   pairs: readonly (readonly [label: string, text: string])[],
 ): Layout {
-  return ({ lineWidth }) => {
-    const width = widest(pairs.map(([label]) => label));
-    const textWidth = Math.max(lineWidth - width - GAP.length, NARROWEST_TEXT);
-    const nextLine = `\n${' '.repeat(width)}${GAP}`;
+  return (width) => {
+    const labelWidth = widest(pairs.map(([label]) => label));
+    const textWidth = Math.max(width - labelWidth - GAP.length, NARROWEST_TEXT);
+    const nextLine = `\n${' '.repeat(labelWidth)}${GAP}`;
     const lines = pairs.map(([label, text]) => {
       const wrapped = wrapAnsi(printable(text), textWidth, { hard: true });
-      return `${padded(label, width)}${GAP}${wrapped.replaceAll('\n', nextLine)}`;
+      return `${padded(label, labelWidth)}${GAP}${wrapped.replaceAll('\n', nextLine)}`;
     });
     return lines.join('\n');
   };
@@ -131,15 +102,12 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
   return cells;
 }
 
-/** The greatest width of a cell in a table without `--wide`. An id has 30 characters. */
+/** The greatest width of a cell in a terminal. An id has 30 characters. */
 const MAX_CELL = 40;
-/** A text is cut at the end of a line only if this much of it remains. */
-const MIN_CELL = 16;
-const ELLIPSIS = '…';
 
 /**
- * Lays out a table. Columns with numbers are aligned right, and all others left. A table has the
- * leading columns that fit into the page. If there are more, its heading ends with an ellipsis.
+ * Lays out a table. Columns with numbers are aligned right, and all others left. In a terminal, long
+ * cells and lines are cut, with an ellipsis. In a pipe or a file, nothing is cut.
  * @param names the columns, the most useful first. The default is all members of the first row
  */
 export function table<T extends object>(
@@ -147,81 +115,48 @@ export function table<T extends object>(
   names: readonly (keyof T & string)[] = Object.keys(rows[0] ?? {}) as (keyof T &
     string)[],
 ): Layout {
-  return ({ tableWidth }) => {
+  return (width) => {
     if (rows.length === 0) return '(none)';
-    const columns: (readonly string[])[] = [];
-    let room = Math.max(tableWidth, MAX_CELL) - ELLIPSIS.length;
-    for (const name of names) {
+    const longestLine = Math.max(width, MAX_CELL);
+    const longest = width === UNLIMITED ? UNLIMITED : MAX_CELL;
+    const columns = names.map((name) => {
       const cells = rows.map((row) => row[name]);
-      const column = columnOf(name, cells, room);
-      if (column === null) break;
-      columns.push(column);
-      room -= (column[0] ?? '').length + GAP.length;
-    }
+      return columnOf(name, cells, longest);
+    });
     const lines = ['', ...rows].map((_, n) => columns.map((texts) => texts[n]).join(GAP));
-    if (columns.length < names.length) lines[0] += ELLIPSIS;
-    return lines.map((line) => line.trimEnd()).join('\n');
+    return lines.map((line) => cliTruncate(line.trimEnd(), longestLine)).join('\n');
   };
 }
 
-/**
- * Returns the heading and the cells of a column as texts, padded to the same width. Wide texts are
- * cut.
- * @returns null if there is not enough room
- */
+/** Returns the heading and the cells of a column as texts, padded to the same width. */
 function columnOf(
   name: string,
   cells: readonly unknown[],
-  room: number,
-): readonly string[] | null {
-  const isWide = !Number.isFinite(room);
+  longest: number,
+): readonly string[] {
   const heading = spelled(name, ' ').toUpperCase();
-  const texts = [heading, ...cells.map((cell) => printable(cellText(cell, isWide)))];
-  const isNumeric = cells.some((cell) => typeof cell === 'number');
-  const whole = widest(texts);
-  let width = whole;
-  if (!isWide && !isNumeric && !cells.some((cell) => cell instanceof Date)) {
-    width = Math.min(whole, Math.max(heading.length, MAX_CELL), room);
-    if (width < Math.min(whole, Math.max(heading.length, MIN_CELL))) return null;
+  const texts = [heading];
+  for (const cell of cells) texts.push(cliTruncate(printable(cellText(cell)), longest));
+  const width = widest(texts);
+  if (cells.some((cell) => typeof cell === 'number')) {
+    return texts.map((text) => text.padStart(width));
   }
-  if (width > room) return null;
-  if (isNumeric) return texts.map((text) => text.padStart(width));
-  return texts.map((text) => padded(cliTruncate(text, width), width));
+  return texts.map((text) => padded(text, width));
 }
 
 function padded(text: string, width: number): string {
   return text + ' '.repeat(width - stringWidth(text));
 }
 
-/** Returns the text of a cell. A time has milliseconds only in a wide table. */
-function cellText(cell: unknown, isWide: boolean): string {
+/** Returns the text of a cell. A time has no milliseconds, which only JSON has. */
+function cellText(cell: unknown): string {
   const text = textOf(cell);
-  if (cell instanceof Date && !isWide) return text.replace(/\.\d+Z$/, 'Z');
+  if (cell instanceof Date) return text.replace(/\.\d+Z$/, 'Z');
   return text;
 }
 
 function widest(texts: readonly string[]): number {
   return texts.reduce((most, text) => Math.max(most, stringWidth(text)), 0);
-}
-
-/**
- * Returns CSV (RFC 4180) with the same names as `--json`. Customers choose some of the texts, and a
- * spreadsheet would run a text that begins like a formula. Such a text gets an apostrophe in front
- * (OWASP, CSV Injection).
- */
-function csv(rows: readonly object[]): string {
-  if (rows.length === 0) return '';
-  const records = rows.map((row) => Object.fromEntries(cellsOf(row)));
-  const names = new Set(records.flatMap((record) => Object.keys(record)));
-  const columns = [...names].map((key) => {
-    return { key, header: spelled(key, '_').replaceAll(' ', '_') };
-  });
-  return stringify(records, {
-    columns,
-    header: true,
-    escape_formulas: true,
-    cast: { boolean: String, date: textOf, object: textOf },
-  });
 }
 
 /** Returns a row with the most useful columns first, for `table`. */
@@ -291,8 +226,8 @@ class Masks {
   }
 }
 
-function sections(parts: readonly Part[], page: Page): string {
-  const texts = parts.map((part) => (typeof part === 'string' ? part : part(page)));
+function sections(parts: readonly Part[], width: number): string {
+  const texts = parts.map((part) => (typeof part === 'string' ? part : part(width)));
   return texts.join('\n\n').replaceAll(/(^|\n\n)([A-Z ]+)\n\n/g, '$1$2\n');
 }
 

@@ -223,7 +223,6 @@ async function reportStatus(db: Database): Promise<Report> {
   }
   return {
     data: { attention, ...health, lastQuarterHour, waitingBatches, stats, ...lists },
-    rows: [{ ...health, lastQuarterHour, ...stats }],
     parts,
     exitCode: attention.length > 0 ? 3 : 0,
   };

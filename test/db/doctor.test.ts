@@ -364,7 +364,7 @@ test('doctor --fix makes and audits the safe repairs, and prints the other probl
     0,
   );
 
-  const first = await doctor(own.url, ['--fix', '--wide', ...WHY]);
+  const first = await doctor(own.url, ['--fix', ...WHY]);
   t.deepEqual([first.code, first.stderr], [3, ''], 'something is left');
   t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"release":1}$/m);
   t.regex(first.stdout, /^result_without_charge +req_\S+ +repaired +{"charge":1}$/m);

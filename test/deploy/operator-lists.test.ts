@@ -1,7 +1,4 @@
-import { execFile } from 'node:child_process';
-import { promisify } from 'node:util';
 import test from 'ava';
-import { parse } from 'csv-parse/sync';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -18,8 +15,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Tests behavior that all commands share: organizations by name, limits of lists, CSV, the width of
-// the terminal, and completion.
+// Tests behavior that all commands share: organizations by name, limits of lists, and the width of
+// the terminal.
 
 const { db, sql, url } = freshDatabase(test);
 const { operator, text, json } = operatorOn(url);
@@ -217,45 +214,6 @@ test.serial('batches are listed by organization and by state', async (t) => {
   t.is((await operator('batch', 'list', ...both)).code, 2);
 });
 
-test('--csv prints tables and records as CSV, with spreadsheet formulas escaped', async (t) => {
-  const names = ['=cmd|1', '+1', '-1', '@sum', 'Say "hi", please', 'Plain'];
-  for (const name of names) await createOrg(name);
-  const read = (csv: string) => parse(csv, { columns: true }) as Record<string, string>[];
-  const listed = read(await text('org', 'list', '--csv', '--limit', '1000')).map(
-    ({ name }) => name,
-  );
-  for (const name of names)
-    t.true(listed.includes(/^\w|^S/.test(name) ? name : `'${name}`), name);
-
-  const id = await createOrg('Csv');
-  await text('credits', 'adjust', id, '10', ...WHY);
-  await text('credits', 'adjust', id, '-3', ...WHY);
-  const ledger = read(await text('credits', 'ledger', id, '--csv'));
-  t.deepEqual(
-    ledger.map(({ amount }) => amount),
-    ['-3', '10'],
-    'a number stays a number',
-  );
-  t.like(ledger[0], { kind: 'adjustment', request_id: '', available_after: '7' });
-  t.like(read(await text('org', 'show', id, '--csv'))[0], {
-    id,
-    balance_available: '7',
-    suspended: 'false',
-  });
-  const organization = await openOrganization(db, 5);
-  const { keyId } = organization;
-  const npis = ['2000000269', '2000000277'];
-  const { batchId } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis }), RULES),
-  );
-  t.deepEqual(
-    read(await text('batch', 'show', batchId, '--csv')).map(({ npi }) => npi),
-    npis,
-  );
-  t.is(await text('batch', 'list', '--key', keyId, '--since', '0s', '--csv'), '');
-  t.is((await operator('org', 'list', '--csv', '--json')).code, 2);
-});
-
 test('all operator output has control and format characters escaped', async (t) => {
   // A one-character CSI, DEL, an override of direction, a tag above U+FFFF, and characters that
   // some programs take for a line end.
@@ -265,15 +223,14 @@ test('all operator output has control and format characters escaped', async (t) 
   const escaped = 'Left \\u009b2J\\u007f\\u202e\\udb40\\udc41\\u2028\\u200b"\\ right';
   const asJson = await text('org', 'show', id, '--json');
   t.is(JSON.parse(asJson).name, name);
-  const asCsv = await text('org', 'list', '--csv', '--limit', '1000');
-  const names = parse(asCsv, { columns: true }) as Record<string, string>[];
-  t.true(names.some((row) => row.name === escaped));
+  const asTable = await text('org', 'list', '--limit', '1000');
+  t.true(asTable.includes(escaped));
   const asText = await text('org', 'show', id);
   t.true(asText.includes(escaped));
   const { code, stderr } = await operator('org', 'show', id, '--no\u009b2J');
   t.is(code, 2);
   t.true(stderr.includes('--no\\u009b2J'));
-  for (const output of [asJson, asCsv, asText, stderr])
+  for (const output of [asJson, asTable, asText, stderr])
     t.notRegex(output.replaceAll('\n', ''), /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u);
 });
 
@@ -301,7 +258,7 @@ test.serial('a list has the columns that fit into the terminal', async (t) => {
       t.deepEqual(tooLong, [], `${command.join(' ')} at ${width}`);
     }
     const [heading = '', row = ''] = (await text('org', 'list')).split('\n');
-    t.is(/^ID +NAME .*…$/.test(heading), width < 200, 'more columns exist');
+    t.regex(heading, /^ID +NAME /);
     t.true(row.startsWith(`${id}  ${name.slice(0, 20)}`), row);
     t.regex(row, /…/, 'the name is cut');
   }
@@ -310,48 +267,17 @@ test.serial('a list has the columns that fit into the terminal', async (t) => {
   t.true((await text('org', 'list')).includes(id));
 });
 
-test('a list in a pipe fits into 80 columns, and --wide prints everything', async (t) => {
+test('nothing is cut in a pipe', async (t) => {
   const reason = 'because of what was said on Monday, '.repeat(20).trim();
   const created = ['org', 'create', 'Piped', '--reason', reason];
   const { id } = await json<{ id: string }>(...created);
   const lines = (await text('audit', 'list', id)).trimEnd().split('\n');
   t.is(lines.length, 2);
-  t.true(lines.every((line) => line.length <= 80));
-  const wide = (await text('audit', 'list', id, '--wide')).trimEnd().split('\n');
-  t.is(wide.length, 2);
-  t.regex(wide[0] ?? '', /^AT .* ORGANIZATION ID$/);
-  t.true(wide[1]?.includes(reason));
+  t.regex(lines[0] ?? '', /^AT .* ORGANIZATION ID$/);
+  t.true(lines[1]?.includes(reason));
 });
 
 test('--version prints the version and needs no database', async (t) => {
   const { code, stdout } = await operator('--version');
   t.deepEqual([code, stdout], [0, `${manifest.version}\n`]);
-});
-
-test('with the printed completion script, bash completes commands and options', async (t) => {
-  const script = await text('completion', 'bash');
-  const complete = async (...words: string[]) => {
-    const asked = `${script}
-      COMP_WORDS=(operator ${words.map((word) => `'${word}'`).join(' ')})
-      COMP_CWORD=${words.length}
-      _operator
-      echo "\${COMPREPLY[*]}"`;
-    const { stdout } = await promisify(execFile)('bash', ['-c', asked]);
-    return stdout.trim().split(' ');
-  };
-  t.deepEqual(await complete('web'), ['webhook-secret', 'webhooks']);
-  t.deepEqual(await complete('batch', ''), [
-    'list',
-    'show',
-    'cancel',
-    '--json',
-    '--csv',
-    '--wide',
-    '--version',
-    '--help',
-  ]);
-  t.deepEqual(await complete('--json', 'credits', 'ledger', 'org', '--s'), ['--since']);
-  for (const shell of ['zsh', 'fish'])
-    t.regex(await text('completion', shell), /\noperator batch:list show /);
-  t.is((await operator('completion', 'csh')).code, 2);
 });

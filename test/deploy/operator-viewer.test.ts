@@ -100,13 +100,21 @@ function argumentsOf(): Readonly<Record<string, readonly string[]>> {
   };
 }
 
-/** Returns all commands with their options, as the completion script has them. */
-async function listCommands(): Promise<ReadonlyMap<string, string>> {
-  const { stdout } = await operator('completion', 'bash');
-  const lines = [...stdout.matchAll(/^operator ([a-z -]+):(.*)$/gm)];
-  const all = new Map(lines.map(([, name = '', options = '']) => [name, options]));
-  all.delete('completion');
-  for (const name of all.keys()) all.delete(name.split(' ').slice(0, -1).join(' '));
+/**
+ * Returns the help of all commands without subcommands, by name.
+ * @param above the words of the command that has them
+ */
+async function listCommands(
+  ...above: readonly string[]
+): Promise<ReadonlyMap<string, string>> {
+  const { stdout } = await operator(...above, '--help');
+  const [, subcommands] = /\nCommands:\n(.*?)(?:\n\n|$)/s.exec(stdout) ?? [];
+  if (subcommands === undefined) return new Map([[above.join(' '), stdout]]);
+  const all = new Map<string, string>();
+  for (const [, name = ''] of subcommands.matchAll(/^ {2}([a-z-]+)[| ]/gm)) {
+    if (name === 'help') continue;
+    for (const [words, help] of await listCommands(...above, name)) all.set(words, help);
+  }
   return all;
 }
 

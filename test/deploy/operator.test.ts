@@ -302,7 +302,7 @@ test("a test key belongs to the organization's sandbox, which is listed as a san
     keys: { active: 2 },
   });
   t.like(await json('org', 'show', id), { sandbox_of: null, keys: { active: 0 } });
-  t.true((await text('org', 'list', '--wide')).includes('SANDBOX OF'));
+  t.true((await text('org', 'list')).includes('SANDBOX OF'));
   const play = ['5', '--reference', 'x', ...WHY];
   t.like(await json('credits', 'grant', sandbox, ...play), { available: 10_005 });
   t.regex(await text('webhook-secret', 'show', sandbox, ...WHY), /whsec_/);
