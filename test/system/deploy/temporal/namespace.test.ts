@@ -116,19 +116,16 @@ test('migrate prints commands to run if it has no right to change the namespace'
   t.regex(away.stderr, /Temporal at 127\.0\.0\.1:1 cannot be reached/);
 });
 
-test('each view in operations.md is a valid filter, and its link has the same filter', async (t) => {
+test('each view in operations.md is a valid filter', async (t) => {
   const page = await readFile(
     new URL('../../../../deploy/operations.md', import.meta.url),
     'utf8',
   );
-  const views = [...page.matchAll(/^\| \[.*\]\((http\S+)\) \| `(.+)` \|$/gm)];
-  t.true(views.length > 8);
-  for (const [, link = '', filter = ''] of views) {
-    const { pathname, searchParams } = new URL(link);
-    t.deepEqual(
-      [pathname, searchParams.get('query')],
-      ['/namespaces/default/workflows', filter],
-    );
+  const [, section = ''] = page.split('## In the Temporal UI\n');
+  const [table = ''] = section.split('\n## ');
+  const filters = [...table.matchAll(/^\| .* \| `(.+)` \|$/gm)];
+  t.true(filters.length > 8);
+  for (const [, filter = ''] of filters) {
     await t.notThrowsAsync(stack.client.workflow.count(filter), filter);
   }
 });
