@@ -6,7 +6,7 @@ import { openDatabase } from '../../db/connection/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
-import { settleOverdue } from '../../db/requests/settle.ts';
+import { settle, settleOverdue } from '../../db/requests/settle.ts';
 import { type SubmitCommand, submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { rulesOf } from '../../deploy/config/worker.ts';
@@ -16,6 +16,7 @@ import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
   eventually,
+  joinLookups,
   type Organization,
   openOrganization,
   openTestKey,
@@ -160,6 +161,32 @@ test('old evidence except open calls is deleted 1,000 rows at a time, oldest fir
   t.is(attempts, 1);
   await forgetOld(db, { ...RETENTION, evidenceMs: DAY });
   t.is((await left())?.days, 2, 'what a day may cost is decided by the day before, too');
+});
+
+test('candidates are kept as long as a request of their closed lookup is open', async (t) => {
+  await using database = await openTestDatabase();
+  const { db, sql } = database;
+  const requestOf = async () => {
+    const command = submitCommand(await openOrganization(db, 10), { npis: [NPI] });
+    return acceptedIds(await submit(db, command, RULES)).requestIds[0] ?? '';
+  };
+  const [paused, quick] = [await requestOf(), await requestOf()];
+  await joinLookups(db, [paused, quick]);
+  const [lookup] = await sql`select id from lookups`;
+  await sql`insert into candidates (lookup_id, npi, email, source, claimed_verdict, repeats_input,
+      may_store, verdict, email_type, validated_at)
+    select ${lookup?.id}, ${NPI}, may || '@clinic.example', 'test', 'valid', false,
+           may, 'valid', 'professional', now()
+      from (values (true), (false)) kept (may)`;
+  t.is((await settle(db, quick, 'finished', null, RULES)).status, 'completed');
+  await sql`update lookups set closed_at = closed_at - interval '2 hours'`;
+  const afterwards = async () => {
+    await forgetOld(db, RETENTION);
+    return (await sql`select from candidates`).length;
+  };
+  t.is(await afterwards(), 2);
+  t.is((await settle(db, paused, 'finished', null, RULES)).status, 'completed');
+  t.is(await afterwards(), 0);
 });
 
 test.serial(

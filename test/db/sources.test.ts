@@ -218,6 +218,17 @@ test('a call that was lost with its worker is repeated once, after its turn is o
   t.like(await others(), { kind: 'over', state: 'lost' }, 'the turn is free again');
 });
 
+test('a turn outlasts its call, even if PostgreSQL is slow before and after it', async (t) => {
+  const [before] = await first.drizzle.execute(sql`select clock_timestamp() as at`);
+  const { mine } = await sharedLookup('slow-database');
+  const step = await mine();
+  if (step.kind !== 'ask') return t.fail(step.kind);
+  const [production] = others;
+  const slowest = production?.deadlineMs ?? Number.POSITIVE_INFINITY;
+  const lastsMs = step.turn.until.getTime() - Date.parse(String(before?.at));
+  t.true(lastsMs >= slowest + 30_000 + slowest, `${lastsMs} ms`);
+});
+
 test('a worker that lost its turn cannot give back or renew the turn of another', async (t) => {
   const { mine, others, endTurn } = await sharedLookup('zombie');
   const lost = await mine();
