@@ -13,7 +13,7 @@ import { copyKnown } from '../../db/lookups/candidates.ts';
 import { recordRecheck } from '../../db/lookups/checks.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
-import { recordVendorResponse } from '../../db/lookups/vendor-attempts.ts';
+import { recordRefused, recordVendorResponse } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
 import { storeRegistryResponse } from '../../db/providers/providers.ts';
@@ -301,83 +301,125 @@ test('an erased address is not stored again by checks, vendors, or the NPI Regis
   t.deepEqual(await rowsWith(email), []);
 });
 
-test('an erasure between any two statements of a lookup leaves nothing to return', async (t) => {
+const givenNamesOf = (npi: string) => `given-names-${npi}`;
+
+/** Begins a lookup, and returns its statements in order. The vendor names one address. */
+async function statementsOf(npi: string, email: string, mismatch: string | null) {
+  const organization = await openOrganization(db, 10);
+  const command = submitCommand(organization, { npis: [npi] });
+  const [requestId = ''] = acceptedIds(await submit(db, command, RULES)).requestIds;
+  const joined = await joinLookup(db, requestId);
+  const lookupId = joined?.lookupId ?? '';
+  const { freshnessMs } = RULES;
+  const call = {
+    requestId,
+    vendor: 'test',
+    mayRepeat: true,
+    callMs: 60_000,
+    freshnessMs,
+  };
+  const limits = { rates: [], dailyCredits: null };
+  const step = await beginVendorStep(db, {
+    ...call,
+    limits,
+    patienceMs: 0,
+    cost: () => 1,
+  });
+  if (step.kind !== 'ask') throw new Error(step.kind);
+  const id = { lookupId, email };
+  const known = { npi, lookupId, listed: [email], freshnessMs, canVerify: true };
   const verdict = {
     verdict: 'valid',
     reason: 'mailbox_ok',
     emailType: 'professional',
     validatedAt: new Date(),
   } as const;
-  const statements = ['begin', 'name', 'next', 'undecided', 'verdict', 'recheck', 'copy'];
-  for (const [n, erased] of statements.entries()) {
+  const response = {
+    state: 'found',
+    reason: null,
+    credits: 1,
+    outcome: { kind: 'responded' },
+    freshnessMs,
+    named: {
+      npi,
+      mismatch,
+      mayStore: true,
+      repeatsInput: false,
+      profile: { givenNames: givenNamesOf(npi), employerDomain: null },
+      candidates: [
+        {
+          email,
+          verdict: 'unknown',
+          vendorType: null,
+          validatedAt: null,
+          isCurrent: false,
+          confidence: null,
+        },
+      ],
+    },
+  } as const;
+  const search = {
+    employerDomains: [],
+    except: [],
+    isDeadline: false,
+    greylistMs: 1000,
+    turnMs: 60_000,
+    requestedType: 'any',
+    freshnessMs,
+  } as const;
+  const statements: Readonly<Record<string, () => Promise<unknown>>> = {
+    begin: async () => {},
+    name: () => recordVendorResponse(db, step.key, response),
+    next: () => nextCandidate(db, step.turn, search),
+    undecided: () => recordUndecided(db, id, [], null),
+    verdict: () => recordVerdict(db, id, [], verdict),
+    recheck: () => recordRecheck(db, { npi, email }, [], verdict),
+    copy: () => copyKnown(db, known),
+    refused: () => recordRefused(db, lookupId, []),
+  };
+  return { requestId, statements };
+}
+
+interface Erasure {
+  /** The statement after which the erasure runs. */
+  readonly statement: string;
+  readonly subject: 'npi' | 'email';
+  /** The reason why the vendor's response is about another person. */
+  readonly mismatch: string | null;
+}
+
+const ERASURES: Erasure[] = [
+  'begin',
+  'name',
+  'next',
+  'undecided',
+  'verdict',
+  'recheck',
+  'copy',
+  'refused',
+].flatMap((statement) => [
+  { statement, subject: 'npi', mismatch: null },
+  { statement, subject: 'email', mismatch: null },
+]);
+ERASURES.push({ statement: 'begin', subject: 'npi', mismatch: 'identity_mismatch' });
+ERASURES.push({ statement: 'begin', subject: 'email', mismatch: 'identity_mismatch' });
+
+test('an erasure between any two statements of a lookup leaves nothing to return', async (t) => {
+  for (const [n, { statement: erased, subject, mismatch }] of ERASURES.entries()) {
     const npi = withCheckDigit(110_000_000 + n);
-    const email = `gone${n}@clinic.example`;
-    const organization = await openOrganization(db, 10);
-    const { requestIds } = acceptedIds(
-      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
-    );
-    const [requestId = ''] = requestIds;
-    const joined = await joinLookup(db, requestId);
-    const lookupId = joined?.lookupId ?? '';
-    const free = { rates: [], dailyCredits: null };
-    const step = await beginVendorStep(db, {
-      ...{
-        requestId,
-        vendor: 'test',
-        mayRepeat: true,
-        callMs: 60_000,
-        freshnessMs: 1000,
-      },
-      ...{ patienceMs: 0, limits: free, cost: () => 1 },
-    });
-    if (step.kind !== 'ask') throw new Error(step.kind);
-    const { key, turn } = step;
-    const id = { lookupId, email };
-    const candidate = {
-      email,
-      verdict: 'unknown',
-      vendorType: null,
-      validatedAt: null,
-    } as const;
-    const named = { npi, mismatch: null, mayStore: true, repeatsInput: false };
-    const known = { npi, lookupId, listed: [email], freshnessMs: 1000, canVerify: true };
-    const work: Readonly<Record<string, () => Promise<unknown>>> = {
-      claim: async () => {},
-      name: () =>
-        recordVendorResponse(db, key, {
-          ...{ state: 'found', reason: null, credits: 1, outcome: { kind: 'responded' } },
-          freshnessMs: 1000,
-          named: {
-            ...{ ...named, profile: null },
-            candidates: [{ ...candidate, isCurrent: false, confidence: null }],
-          },
-        }),
-      next: () =>
-        nextCandidate(db, turn, {
-          ...{ employerDomains: [], except: [], isDeadline: false },
-          ...{
-            greylistMs: 1000,
-            turnMs: 60_000,
-            requestedType: 'any',
-            freshnessMs: RULES.freshnessMs,
-          },
-        }),
-      undecided: () => recordUndecided(db, id, [], null),
-      verdict: () => recordVerdict(db, id, [], verdict),
-      recheck: () => recordRecheck(db, { npi, email }, [], verdict),
-      copy: () => copyKnown(db, known),
-    };
-    for (const statement of statements) {
-      await work[statement]?.();
+    const email = `gone${n}.@clinic.example`;
+    const { requestId, statements } = await statementsOf(npi, email, mismatch);
+    for (const [statement, work] of Object.entries(statements)) {
+      await work();
       if (statement === erased) {
-        await eraseSubject(db, BY, n % 2 === 0 ? { npi } : { email });
-        // The hash of an address that was not stored yet is not known to an erasure by NPI.
-        if (n === 0) await eraseSubject(db, BY, { email });
+        await eraseSubject(db, BY, subject === 'npi' ? { npi } : { email });
       }
     }
-    t.deepEqual(await rowsWith(email), [], erased);
+    const title = `${subject} erased after ${erased} (${mismatch})`;
+    t.deepEqual(await rowsWith(email), [], title);
+    if (subject === 'npi') t.deepEqual(await rowsWith(givenNamesOf(npi)), [], title);
     const settled = await settle(db, requestId, 'finished', null, RULES);
-    t.is(settled.status, 'not_found', erased);
+    t.is(settled.status, 'not_found', title);
   }
 });
 
