@@ -5,11 +5,22 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import { readSourceStats } from '../../db/lookups/source-stats.ts';
+import { beginStep } from '../../db/lookups/turns.ts';
+import { submit } from '../../db/requests/submit.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
-import { eventually } from '../support/organization.ts';
+import {
+  acceptedIds,
+  eventually,
+  joinLookups,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { startApi, startStack, vendorSource } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
+import { waitsForTurn } from '../support/turns.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // Tests lookups with a configured verifier. It checks every address that a vendor returns, and no
@@ -179,6 +190,31 @@ test.serial(
     const [lookups] = await run(sql`
       select count(turn_of)::int as taken from lookups where npi in ${shared}`);
     t.is(lookups?.taken, 0);
+  },
+);
+
+test.serial(
+  'a request whose lookup PostgreSQL has lost in a restore joins another one',
+  async (t) => {
+    const npi = take();
+    vendor.script(npi, () => foundStep(npi));
+    const lastValidatedAt = new Date(Date.now() - 40 * 86_400_000);
+    const known = { npi, email: `old${npi}@clinic.example`, lastValidatedAt };
+    await storeEmail(stack.db, { ...known, emailType: 'professional', source: 'test' });
+    const command = submitCommand(await openOrganization(stack.db, 10), { npis: [npi] });
+    const [other = ''] = acceptedIds(await submit(stack.db, command, RULES)).requestIds;
+    await joinLookups(stack.db, [other]);
+    const { freshnessMs } = RULES;
+    const longer = { vendor: null, turnMs: 200_000, freshnessMs };
+    await beginStep(stack.db, { ...longer, requestId: other });
+
+    const { json: submitted } = await client.single({ npi });
+    const [{ request_id: requestId } = { request_id: '' }] = submitted.requests;
+    await waitsForTurn(stack, requestId);
+    await run(sql`update requests set lookup_id = null where id = ${requestId}`);
+    await run(sql`update lookups set closed_at = now() where npi = ${npi}`);
+    const { data } = await client.completed(submitted.batch_id);
+    t.is(data[0]?.email, emailOf(npi));
   },
 );
 

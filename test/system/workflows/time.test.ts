@@ -1,7 +1,9 @@
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
+import { beginStep, CHECK_MS } from '../../../db/lookups/turns.ts';
 import { submit } from '../../../db/requests/submit.ts';
 import { countUploadResults } from '../../../db/uploads/uploads.ts';
+import { STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
 import { startUpload } from '../../../workflows/starts.ts';
 import { HOUR, SCHEDULE_MS } from '../../support/deliveries.ts';
 import { eventNames } from '../../support/histories.ts';
@@ -10,6 +12,7 @@ import {
   acceptedIds,
   type EnvelopeResponse,
   eventually,
+  joinLookups,
   RULES,
   submitCommand,
 } from '../../support/organization.ts';
@@ -20,6 +23,8 @@ import {
   startStack,
   vendorSource,
 } from '../../support/stack.ts';
+import { storeEmail } from '../../support/stored.ts';
+import { waitsForTurn } from '../../support/turns.ts';
 import { uploadInParts } from '../../support/uploads.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../../support/vendors.ts';
 
@@ -223,6 +228,36 @@ test.serial('a greylisted address is checked again after five minutes', async (t
   await resultOf(stack, json.batch_id);
   isAbout(t, lasted(await client.batch(json.batch_id)), 5 * MINUTE, 5 * MINUTE);
 });
+
+test.serial(
+  'after a check was lost with its worker, known addresses still come before vendors',
+  async (t) => {
+    const [stale] = STORED_EMAILS.filter(({ validatedAgoMs }) => validatedAgoMs > 0);
+    const { npi = '', email = '', type: emailType = 'professional' } = stale ?? {};
+    const { stack } = await startInSkippedTime(t, { allSources: true });
+    const lastValidatedAt = new Date(Date.now() - 40 * 24 * HOUR);
+    const known = { npi, email, emailType, lastValidatedAt, source: 'test' };
+    await storeEmail(stack.db, known);
+    const command = submitCommand(await stack.organization(10), { npis: [npi] });
+    const rules = { ...RULES, lookupTimeoutMs: 15 * MINUTE };
+    const outcome = acceptedIds(await submit(stack.db, command, rules));
+    const [requestId = ''] = outcome.requestIds;
+    await joinLookups(stack.db, [requestId]);
+    const { freshnessMs } = RULES;
+    const step = { requestId, vendor: null, turnMs: 200 * SECOND, freshnessMs };
+    await beginStep(stack.db, step);
+    await stack.batchWorkflow(outcome.batchId);
+    await waitsForTurn(stack, requestId);
+    // The lost check began after the activity.
+    await stack.db.drizzle.execute(sql`
+      update lookups set turn_until = clock_timestamp() + make_interval(secs => ${CHECK_MS / 1000})`);
+    t.deepEqual(await resultOf(stack, requestId), { status: 'completed', reason: null });
+    t.deepEqual(
+      stack.simulator.calls().map(({ route, subject }) => `${route} ${subject}`),
+      [`POST /v1/check_email ${email}`],
+    );
+  },
+);
 
 test.serial(
   'the reconciler repairs a batch at most once an hour and refunds it at its deadline',
