@@ -103,7 +103,7 @@ test.serial(
     ]);
     const named = (name: string) => trace.filter((span) => span.name === name);
     const [root] = named('POST /api/v1/email');
-    t.like(root, { kind: 2, status: {}, links: [CALLER] });
+    t.like(root, { kind: 2, status: { code: 0 }, links: [CALLER] });
     t.deepEqual(root?.resource, {
       'service.name': 'npi-email-api',
       'service.version': `${manifest.version}+73b311b`,
@@ -130,7 +130,7 @@ test.serial(
       ]),
       [
         [1, 500, 2],
-        [2, 200, undefined],
+        [2, 200, 0],
       ],
     );
     const [activity] = named('lookUpEmail: askVendor');
