@@ -47,7 +47,7 @@ interface Meta {
  * - `null` is included if the schema accepts it, because joi's translation ignores `empty(null)`;
  * - the values of `meta()` and `example()` are included, because joi does not translate them;
  * - `additionalProperties: false` is left out, because responses may gain fields at any time
- *   (DECISIONS.md, Versioning), so clients must accept unknown fields;
+ *   (api/docs/limits.md, Versioning), so clients must accept unknown fields;
  * - a named schema becomes a reference. If `null` is allowed, the result is an `anyOf` of the
  *   reference and `null`, so that a reference never has keywords next to it;
  * - `default` is left out, because it makes the field required in generated code. The description
