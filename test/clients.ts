@@ -33,70 +33,37 @@ const DOCUMENTED = 'enrich.py';
 const OF_PACKAGE = [DOCUMENTED, 'by_package.py', 'package_types.py'];
 /** The program that runs the Postman collection. */
 const COLLECTION = 'postman.mjs';
+/** The program that needs Go. */
+const OF_GO = 'by_ogen';
 
-/** The programs that use a client, and the commands that make these clients. */
+/**
+ * The programs that use a client, and the commands that make these clients: one generator each for
+ * TypeScript, Python, and Go.
+ */
 const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
-  [
-    'by-openapi-typescript.ts',
-    'openapi-typescript openapi.json --output generated/openapi-typescript.ts',
-  ],
   ['by-hey-api.ts', 'openapi-ts --file openapi-ts.config.mjs'],
   [
     'by_openapi_python_client.py',
     `python -m openapi_python_client generate --path openapi.json --fail-on-warning --meta none --output-path ${PYTHON_CLIENTS}/enrichment`,
   ],
   [
-    'by_openapi_generator.py',
-    `java -jar openapi-generator.jar generate -i openapi.json -g python -o ${PYTHON_CLIENTS} --package-name enrichment_api`,
-  ],
-  [
-    'by-openapi-generator.ts',
-    'java -jar openapi-generator.jar generate -i openapi.json -g typescript-fetch -o generated/openapi-generator -p importFileExtension=.js',
-  ],
-  [
-    'by_ogen',
+    OF_GO,
     'go tool ogen --target generated/ogen --package ogen --config ogen.yml openapi.json',
   ],
-  ['by_oapi_codegen', 'go tool oapi-codegen -config oapi-codegen.yml openapi.json'],
 ];
-
-/** Programs that may be missing on this machine, and the argument that shows their version. */
-const OPTIONAL = { java: '-version', go: 'version' };
 
 await runCheck(async (started) => {
   const [packages, python] = [await TOOLS.clientPackages(), await TOOLS.clientPython()];
-  const missing: string[] = [];
-  for (const [command, version] of Object.entries(OPTIONAL)) {
-    if ((await run(command, [version])).code !== 0) missing.push(command);
-  }
-  const clients = CLIENTS.filter(
-    ([, generator]) => !missing.includes(generator.split(' ')[0] ?? ''),
-  );
-  const generated = clients.map(([program]) => program);
-  const programs = [...generated, ...OF_PACKAGE, COLLECTION];
-  const leftOut = CLIENTS.map(([program]) => program).filter(
-    (program) => !programs.includes(program),
-  );
-  if (leftOut.length > 0)
-    console.log(
-      `without ${missing.join(' and ')} on PATH, left out: ${leftOut.join(', ')}`,
-    );
+  const hasGo = (await run('go', ['version'])).code === 0;
+  if (!hasGo) console.log(`without Go on PATH, left out: ${OF_GO}`);
+  const clients = CLIENTS.filter(([program]) => hasGo || program !== OF_GO);
+  const programs = [...clients.map(([program]) => program), ...OF_PACKAGE, COLLECTION];
 
   const folder = temporaryFolder((remove) => started.defer(remove));
   const isTaken = (file: string) =>
-    ![...leftOut, 'node_modules'].includes(basename(file));
+    basename(file) !== 'node_modules' && (hasGo || basename(file) !== OF_GO);
   await cp(FOLDER, folder, { recursive: true, filter: isTaken });
   await symlink(packages, join(folder, 'node_modules'));
-  // Runs the jar directly, because the wrapper from PyPI hides failures of the generator.
-  const find = [
-    '-c',
-    'import openapi_generator_cli as wrapper; print(wrapper.__path__[0])',
-  ];
-  const { output: wrapper } = await run(python, find, {});
-  await symlink(
-    join(wrapper, 'openapi-generator.jar'),
-    join(folder, 'openapi-generator.jar'),
-  );
   await writeFile(join(folder, 'openapi.json'), JSON.stringify(openapi));
   await writeFile(join(folder, DOCUMENTED), program(DOCUMENTED));
   const path = [join(packages, '.bin'), dirname(python), process.env.PATH].join(

@@ -10,7 +10,6 @@ import { beginImport, endImport } from '../db/lookups/imports.ts';
 import { noteDoctor } from '../db/operations/routines.ts';
 import { run } from '../deploy/local/processes.ts';
 import { freePort, LOOPBACK } from '../deploy/ports.ts';
-import type { Dashboard } from './monitoring/draw.ts';
 import { temporaryFolder, testSetting } from './support/database.ts';
 import { runCheck } from './support/long-check.ts';
 import { createCaller, HANG_MS } from './support/organization.ts';
@@ -26,11 +25,11 @@ import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus,
+ * `npm run monitoring -- [--seconds 40]`: promtool checks deploy/prometheus,
  * and Grafana's types check the dashboards of deploy/grafana. Then the service works for a while
  * under a real Prometheus: every query of every panel must find numbers, every alert must use
- * existing metrics, postgres_exporter must report PostgreSQL, and Alertmanager must get an alert. `--pictures` draws the dashboards with these numbers. The run ends at the first
- * problem.
+ * existing metrics, postgres_exporter must report PostgreSQL, and Alertmanager must get an alert. The
+ * run ends at the first problem.
  */
 const path = (relative: string) => fileURLToPath(new URL(relative, import.meta.url));
 const PROMETHEUS = path('../deploy/prometheus/');
@@ -59,7 +58,7 @@ const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218'].map
 const NEVER = '2000000101';
 
 const { values } = parseArgs({
-  options: { seconds: { type: 'string', default: '40' }, pictures: { type: 'string' } },
+  options: { seconds: { type: 'string', default: '40' } },
 });
 
 await runCheck(main);
@@ -141,13 +140,16 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   }
   if (problems.length > 0) throw new Error(problems.join('\n'));
   console.log(`${dashboards.length} dashboards have numbers in every panel`);
+}
 
-  if (values.pictures === undefined) return;
-  const { draw } = await import('./monitoring/draw.ts');
-  for (const [file, dashboard] of dashboards) {
-    const picture = join(values.pictures, file.replace('.json', '.png'));
-    await draw(dashboard, picture, (expr) => server.range(queryOf(expr), since, 1));
-  }
+/** The members of a dashboard that this check reads. */
+interface Dashboard {
+  readonly title: string;
+  readonly templating: { readonly list: readonly { readonly query: string }[] };
+  readonly panels: readonly {
+    readonly title: string;
+    readonly targets: readonly { readonly expr: string }[];
+  }[];
 }
 
 /** The servers and the dashboards that observe the service, and the start of the check. */

@@ -70,8 +70,6 @@ async function recordOutcomes(): Promise<void> {
       'lookup-found': '2000000010',
       'lookup-not-found': '2000000044',
       'lookup-deadline': '2000000101',
-      'lookup-unusable': '2000000135',
-      'lookup-asynchronous-vendor': ordinaryNpis('found_later', 1)[0] ?? '',
       'lookup-check-digit': '1234567890',
     };
     const mixed = (await client.bulk({ npis: Object.values(lookups), ...hook('/mixed') }))
@@ -82,8 +80,10 @@ async function recordOutcomes(): Promise<void> {
 
     const [first = '', second = ''] = ordinaryNpis('found', 2);
     const batches: Readonly<Record<string, object>> = {
-      'batch-of-one': { npis: [first] },
-      'batch-webhook': { npis: [second, '2000000044'], ...hook('/batch', 'batch') },
+      'batch-webhook': {
+        npis: [first, second, '2000000044'],
+        ...hook('/batch', 'batch'),
+      },
       'batch-final-at-submit': { npis: [first, second] },
       'batch-webhooks-retried': { npis: [first, second], ...hook('/fail/2/real-time') },
     };
@@ -182,7 +182,6 @@ async function recordUploads(): Promise<void> {
 /** Records the actions of operators, with vendors that respond on demand. */
 async function recordInterventions(): Promise<void> {
   const vendor = createScriptedVendor();
-  const second = createScriptedVendor('second');
   const npis = ordinaryNpis('found', 30);
   const take = () => npis.shift() ?? '';
   const hanging = () => {
@@ -193,7 +192,7 @@ async function recordInterventions(): Promise<void> {
   const options = {
     lookupTimeoutMs: 8000,
     sweepIntervalMs: 1000,
-    providers: [vendor, second],
+    providers: [vendor],
   };
   await withStack(options, async (stack) => {
     const client = await stack.organization();
@@ -233,15 +232,6 @@ async function recordInterventions(): Promise<void> {
     release();
     await save(stack, 'batch-terminated', adopted.batch_id, runId);
     await save(stack, 'batch-started-again', adopted.batch_id);
-
-    const [later, refused] = [take(), take()];
-    second.script(later, () => foundStep(later));
-    vendor.script(refused, () => ({ kind: 'fatal', why: 'auth' }));
-    second.script(refused, () => ({ kind: 'fatal', why: 'plan' }));
-    const both = (await client.bulk({ npis: [later, refused] })).json;
-    await workflow(both.batch_id).result();
-    await save(stack, 'lookup-second-vendor-finds', requestOf(both, later));
-    await save(stack, 'lookup-vendors-refuse', requestOf(both, refused));
   });
 }
 
