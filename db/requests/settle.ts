@@ -44,7 +44,7 @@ export interface Settlement extends Ended {
  * If the result arrives after the deadline, the request fails. The addresses that the lookup found
  * stay stored for the next request (DECISIONS.md, Requests and batches).
  * @param reason the reason for a missing email, for operators; not recorded if there is an email. Null
- * if an email was found. If it is gone again, it was erased or suppressed since then
+ * if an email was found. If it cannot be used any more, `reasonOfLoss` finds the reason
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function settle(
@@ -83,7 +83,8 @@ export async function settleIn(
     settled = await endWithoutEmail(tx, requestId, 'failed', lateReason, at);
   } else {
     const status = end === 'failed' ? 'failed' : 'not_found';
-    settled = await endWithoutEmail(tx, requestId, status, reason ?? 'suppressed', at);
+    const known = reason ?? (await reasonOfLoss(tx, request));
+    settled = await endWithoutEmail(tx, requestId, status, known, at);
   }
   await run(tx)`select close_lookups(array[${requestId}])`;
   return settlementOf(settled, at, true);
@@ -126,6 +127,28 @@ async function findEmail(
   const asked = { organizationId, requestedType, at, outcomes };
   const sandbox = await findSandboxEmails(tx, asked, rules.replayMs);
   return sandbox.get(npi);
+}
+
+/**
+ * Returns why an email that was just found cannot be used any more. If an address of the person is
+ * still valid, it became too old since then. Otherwise it was suppressed or erased.
+ */
+async function reasonOfLoss(
+  tx: Transaction,
+  { npi, lookupId }: Request,
+): Promise<Reason> {
+  const rows = await run<{ readonly reason: Reason }>(tx)`
+    with valid as (
+      select email from stored_emails where npi = ${npi} and verdict = 'valid'
+      union all
+      select email from candidates where lookup_id = ${lookupId} and verdict = 'valid'
+    ), usable as (
+      select exists (select from valid where not is_suppressed(${npi}, email)) as is_left
+    )
+    select coalesce(refusal_of(${npi}),
+                    case when is_left then 'none_valid' else 'suppressed' end) as reason
+      from usable`;
+  return only(rows).reason;
 }
 
 /** Completes a request. Triggers add the charge, or the release of a replay, to the ledger. */

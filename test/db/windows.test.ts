@@ -130,6 +130,25 @@ test('a result that arrives by the last millisecond of the replay window is free
   }
 });
 
+test('a found address that is too old when its request settles is recorded as "none_valid"', async (t) => {
+  const npi = '1000000050';
+  const organization = await openOrganization(db, 100_000);
+  for (const behind of [-1, 0, 1]) {
+    const edge = await edgeBefore(behind);
+    await sql`delete from stored_emails where npi = ${npi}`;
+    await sql`update entitlements set charged_at = '2020-01-01'
+               where organization_id = ${organization.organizationId}`;
+    const outcome = await submit(db, submitCommand(organization, { npis: [npi] }), RULES);
+    const requestId = acceptedIds(outcome).requestIds[0] ?? '';
+    const lastValidatedAt = new Date(edge.getTime() - RULES.freshnessMs);
+    await storeEmail(db, { ...EMAIL, npi, lastValidatedAt });
+    const { status, reason } = await settle(db, requestId, 'finished', null, RULES);
+    const isFresh = behind <= 0;
+    t.is(status, isFresh ? 'completed' : 'not_found');
+    t.is(reason, isFresh ? null : 'none_valid');
+  }
+});
+
 test('a request fails if its result comes 1 ms after the deadline', async (t) => {
   const organization = await openOrganization(db, 100_000);
   for (const behind of [-1, 0, 1]) {
