@@ -56,7 +56,8 @@ async function recheck(
   const unseen = { verdict: 'unknown', validatedAt: null, repeatsInput: false } as const;
   const candidate = { ...fading, ...unseen, lastVerdict: null, undecided: {} };
   const subject = await readSubject(db, npi, 'any');
-  const checked = await check(candidate, subject, signal, null);
+  const work = { signal, requestId: null, renewTurn: null };
+  const checked = await check(candidate, subject, work);
   if (checked.kind === 'decided' && checked.verdict !== 'unknown') {
     await recordRecheck(db, id, checked.evidence, checked);
     return checked.verdict === 'valid' ? 'valid' : 'notValid';

@@ -8,7 +8,13 @@ import {
   recordVerdict,
 } from '../db/lookups/candidate-checks.ts';
 import { joinLookup } from '../db/lookups/lookups.ts';
-import { beginStep, CHECK_MS, inTurn, type Turn } from '../db/lookups/turns.ts';
+import {
+  beginStep,
+  CHECK_MS,
+  inTurn,
+  renewTurn,
+  type Turn,
+} from '../db/lookups/turns.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import { SHARED, waitForTurn } from '../db/lookups/vendor-steps.ts';
 import type { RequestedType } from '../db/words.ts';
@@ -141,8 +147,7 @@ export async function verify(
       requestedType,
       freshnessMs: rules.freshnessMs,
     });
-    // This worker was too slow, and another one has the turn.
-    if (next === null) throw retryLater('verification', SHARED, null);
+    if (next === null) throw turnLost();
     const { candidate } = next;
     if (candidate === null) return await conclude(deps, lookupId, outcomes, next);
     const { email } = candidate;
@@ -154,6 +159,11 @@ export async function verify(
       outcomes.push({ email, kind: 'unwanted' });
     }
   }
+}
+
+/** Returns the failure of a worker that was so slow that another one has taken the turn. */
+function turnLost(): ApplicationFailure {
+  return retryLater('verification', SHARED, null);
 }
 
 const FOUND: VendorResult = { kind: 'found', reason: null };
@@ -179,7 +189,14 @@ async function checkOne(
   const { db, rules } = deps;
   const { email, waitedMs } = candidate;
   const id = { lookupId: turn.lookupId, email };
-  const checked = await deps.check(candidate, subject, signal, turn.requestId);
+  const work = {
+    signal,
+    requestId: turn.requestId,
+    renewTurn: async () => {
+      if (!(await renewTurn(db, turn))) throw turnLost();
+    },
+  };
+  const checked = await deps.check(candidate, subject, work);
   const decide = async (decided: Decided): Promise<Outcome> => {
     await recordVerdict(db, id, decided.evidence, decided);
     if (decided.verdict !== 'valid') return { email, kind: 'rejected' };

@@ -19,7 +19,7 @@ import {
   type Word,
 } from './policy.ts';
 import type { Address } from './syntax.ts';
-import type { Verifier, VerifierTrouble } from './verifiers/verifier.ts';
+import type { CheckedFor, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
 export interface Decided extends Ruling {
   readonly kind: 'decided';
@@ -79,7 +79,7 @@ export interface CheckOptions {
  * the address itself, its owner, the vendor's claim, and the domain's DNS records. Last, it asks
  * the verifiers. A step runs only if it can still change the verdict under the policy (policy.ts).
  * A rate limit, an outage, or a temporary DNS failure never becomes a verdict. The check is then
- * `transient` and can be repeated. It throws only the reason that `signal` was aborted with.
+ * `transient` and can be repeated.
  */
 export function createCheck(options: CheckOptions) {
   const { resolver, dnsControl, policy, catchAll, freshnessMs, verifiers } = options;
@@ -88,13 +88,12 @@ export function createCheck(options: CheckOptions) {
 
   /**
    * @param whose the person that the address should belong to
-   * @param requestId the request that the check is made for, or null
+   * @throws the reason that `work.signal` was aborted with, and errors of `work.renewTurn`
    */
   return async (
     candidate: NamedCandidate,
     whose: Whose,
-    signal: AbortSignal,
-    requestId: string | null,
+    work: CheckedFor,
   ): Promise<Checked> => {
     const started = performance.now();
     const owned = checkOwner(candidate, whose);
@@ -125,8 +124,8 @@ export function createCheck(options: CheckOptions) {
     // The cast is safe, because an earlier check recorded the result of `consult`.
     if (earlier !== null) return decide(earlier as Word, earlier.at);
 
-    const request = [email, signal, requestId] as const;
-    const consulted = await consult(verifiers, request, candidate.undecided, evidence);
+    const { undecided } = candidate;
+    const consulted = await consult(verifiers, { email, undecided }, work, evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = decide(consulted);

@@ -1,4 +1,4 @@
-import { and, eq } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { type Database, query, run, span } from '../connection/client.ts';
 import { Refusal } from '../connection/errors.ts';
 import { lookups, type vendorAttempts } from '../schema.ts';
@@ -10,16 +10,17 @@ import type { NpiRefusal, RequestedType } from '../words.ts';
 // others by one turn at most.
 
 /**
- * The turn for the check of an address. A check normally takes less time, because each verifier
- * responds within 90 s.
+ * The turn for the check of an address by one verifier. It is the sum of the longest times: 16 s for
+ * name servers, 5 s for a slot, 90 s for the verifier, and 12 s each for PostgreSQL to admit the call
+ * and to record its result. The turn is renewed before the next verifier is called.
  */
-export const CHECK_MS = 120_000;
+export const CHECK_MS = 140_000;
 
 /** A lookup's turn that a worker has taken for a request. */
 export interface Turn {
   readonly lookupId: string;
   readonly requestId: string;
-  /** The end of the turn. It also identifies the turn. `nextCandidate` sets a later end. */
+  /** The end of the turn. It also identifies the turn. Renewing the turn sets a later end. */
   until: Date;
 }
 
@@ -98,21 +99,38 @@ export async function beginStep(
 }
 
 /**
+ * Renews the turn between two steps of a check.
+ * @returns false if another request has taken the turn
+ */
+export async function renewTurn(db: Database, turn: Turn): Promise<boolean> {
+  const until = sql`clock_timestamp() + ${span(CHECK_MS)}`;
+  const [renewed] = await query(db, (tx) =>
+    tx
+      .update(lookups)
+      .set({ turnUntil: until })
+      .where(isHeld(turn))
+      .returning({ until: lookups.turnUntil }),
+  );
+  if (!renewed?.until) return false;
+  turn.until = renewed.until;
+  return true;
+}
+
+/**
  * Gives back exactly this turn. Changes nothing if the turn is over and another request has taken
  * its own.
  */
 export async function giveBackTurn(db: Database, turn: Turn): Promise<void> {
   await query(db, (tx) =>
-    tx
-      .update(lookups)
-      .set({ turnOf: null, turnUntil: null })
-      .where(
-        and(
-          eq(lookups.id, turn.lookupId),
-          eq(lookups.turnOf, turn.requestId),
-          eq(lookups.turnUntil, turn.until),
-        ),
-      ),
+    tx.update(lookups).set({ turnOf: null, turnUntil: null }).where(isHeld(turn)),
+  );
+}
+
+function isHeld({ lookupId, requestId, until }: Turn) {
+  return and(
+    eq(lookups.id, lookupId),
+    eq(lookups.turnOf, requestId),
+    eq(lookups.turnUntil, until),
   );
 }
 

@@ -179,7 +179,10 @@ function createVerifiers(
     const given = access[id];
     if (given === null) continue;
     const verifier = createVerifier(VERIFIERS[id], given);
-    verifiers.set(id, limited(db, log, verifier, limitsOf(file.verifiers[id])));
+    verifiers.set(
+      id,
+      limited({ db, log, verifier, limits: limitsOf(file.verifiers[id]) }),
+    );
   }
   return verifiers;
 }

@@ -6,8 +6,12 @@ import type { ActivityDeps } from '../../activities/deps.ts';
 import { createLookupActivities, createSubjects } from '../../activities/lookup.ts';
 import { createSpending } from '../../activities/spending.ts';
 import type { Step } from '../../activities/vendors/vendor.ts';
-import type { VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
+import type {
+  Verifier,
+  VerifierStep,
+} from '../../activities/verification/verifiers/verifier.ts';
 import { createVerifyActivities } from '../../activities/verify.ts';
+import { CHECK_MS } from '../../db/lookups/turns.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { removeSuppression } from '../../db/privacy/suppressions.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
@@ -22,6 +26,7 @@ import { operatorOn, WHY } from '../support/operator.ts';
 import {
   ASKED,
   acceptedIds,
+  eventually,
   openOrganization,
   RETENTION,
   RULES,
@@ -37,6 +42,7 @@ import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 // vendors.
 
 const DAY = 86_400_000;
+const CHECK = `${CHECK_MS} ms`;
 const { db, sql, url } = freshDatabase(test);
 const BY = { actor: 'test', reason: 'test' };
 
@@ -152,6 +158,49 @@ function datedAhead(npi: string): Step {
     candidates: found.candidates.map((one) => ({ ...one, validatedAt })),
   };
 }
+
+test('a check gets a full turn for each verifier that it calls', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  const ends: Date[] = [];
+  const verifiers = ['first', 'second'].map((id): Verifier => {
+    return {
+      id,
+      cost: 1,
+      async check() {
+        const [turn] = await sql`select turn_until from lookups where npi = ${npi}`;
+        const end: Date = turn?.turn_until;
+        ends.push(end);
+        await eventually(async () => {
+          const [clock] =
+            await sql`select clock_timestamp() + ${CHECK}::interval > ${end} as goes_on`;
+          return clock?.goes_on || null;
+        });
+        return { ...VERDICT('unknown', 'timeout'), durationMs: 0, waitedMs: 0 };
+      },
+    };
+  });
+  await lookUp(npi, { verifiers });
+  const [first, second] = ends;
+  t.true(second !== undefined && first !== undefined && second > first);
+});
+
+test('a check whose turn another request has taken calls no second verifier', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  const slow: Verifier = {
+    id: 'slow',
+    cost: 1,
+    async check() {
+      await sql`update lookups set turn_until = turn_until + interval '1 s' where npi = ${npi}`;
+      return { ...VERDICT('unknown', 'timeout'), durationMs: 0, waitedMs: 0 };
+    },
+  };
+  const second = verifierOf('second', VERDICT('valid', 'mailbox_ok'));
+  const lookup = lookUp(npi, { verifiers: [slow, second] });
+  await t.throwsAsync(lookup, { message: 'verification: shared_lookup' });
+  t.is(second.asked(), 0);
+});
 
 test('a vendor that had no result for an NPI is not called again for the next request', async (t) => {
   const npi = await person();

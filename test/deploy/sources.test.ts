@@ -12,7 +12,7 @@ import { startDns } from '../../deploy/local/dns.ts';
 import { PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
 import { baseUrls, SIMULATED, sourceSettings } from '../../deploy/local/simulator.ts';
 import { sourceText } from '../support/adapters.ts';
-import { candidate, FINDER_WORDS } from '../support/checks.ts';
+import { candidate, FINDER_WORDS, FOR_NOBODY } from '../support/checks.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendors.ts';
 
@@ -263,7 +263,7 @@ test('each verifier has the limits from the sources file', async (t) => {
       { verifiers: { zerobounce: { daily_credits: credits } } },
       given,
     );
-    t.like(await check(named, SUBJECT, NEVER, null), { kind: 'transient', reason });
+    t.like(await check(named, SUBJECT, FOR_NOBODY), { kind: 'transient', reason });
   }
 });
 
@@ -283,7 +283,7 @@ test('a verifier that is still checking an address is polled at no cost', async 
   });
   // Makes more calls than a breaker would allow for a failing source.
   for (let n = 0; n < 7; n += 1)
-    t.like(await check(named, SUBJECT, NEVER, null), {
+    t.like(await check(named, SUBJECT, FOR_NOBODY), {
       ...{ kind: 'transient', reason: 'verifier_working', afterMs: 5000 },
     });
   const spent =
@@ -326,7 +326,7 @@ test('a configured verifier checks every address, unless the policy says otherwi
     [{ ...given, ...verifier, ...trusting }, 'mailbox_ok', []],
   ] as const) {
     const sources = await sourcesOf(null, environment);
-    t.like(await sources.check(seen, SUBJECT, NEVER, null), { reason });
+    t.like(await sources.check(seen, SUBJECT, FOR_NOBODY), { reason });
     t.deepEqual(
       sources.requiredVerifiers.of(dated).map(({ source }) => source),
       required,

@@ -6,6 +6,7 @@ import {
 import { NOBODY_KNOWN, type Whose } from '../../activities/verification/local-part.ts';
 import type { FinderWord, NamedCandidate } from '../../activities/verification/policy.ts';
 import type {
+  CheckedFor,
   Unavailable,
   Verifier,
   VerifierStep,
@@ -13,7 +14,12 @@ import type {
 
 export const NOW = Date.UTC(2026, 10, 20);
 export const DAY_MS = 86_400_000;
-const NEVER = new AbortController().signal;
+/** A check that belongs to no request and no lookup. */
+export const FOR_NOBODY: CheckedFor = {
+  signal: new AbortController().signal,
+  requestId: null,
+  renewTurn: null,
+};
 
 type Dns = CheckOptions['resolver'];
 
@@ -67,7 +73,7 @@ export function candidate(
 
 /** Returns the check in its default configuration, except where the test overrides it. */
 export function checkOf({
-  signal = NEVER,
+  signal = FOR_NOBODY.signal,
   ...options
 }: Partial<CheckOptions> & { signal?: AbortSignal } = {}) {
   const check = createCheck({
@@ -80,8 +86,9 @@ export function checkOf({
     now: () => NOW,
     ...options,
   });
-  return (one: NamedCandidate, whose: Whose = NOBODY_KNOWN) =>
-    check(one, whose, signal, null);
+  const alone = { ...FOR_NOBODY, signal };
+  return (one: NamedCandidate, whose: Whose = NOBODY_KNOWN, work: CheckedFor = alone) =>
+    check(one, whose, work);
 }
 
 /** Returns the verdict and its reason in a few words. */

@@ -80,14 +80,22 @@ export type Asked = VerifierStep & {
   readonly waitedMs: number;
 };
 
+/** The work that a check is made for. */
+export interface CheckedFor {
+  readonly signal: AbortSignal;
+  /** Null if no request waits for the check. */
+  readonly requestId: string | null;
+  /**
+   * Renews the lookup's turn before the next verifier is called. It throws if another request has
+   * taken the turn, so that no verifier is paid twice for one address. Null if the check belongs to
+   * no lookup.
+   */
+  readonly renewTurn: (() => Promise<void>) | null;
+}
+
 /** A service that checks whether a mailbox accepts mail. */
 export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
-  /** @param requestId the request that the check is made for, or null */
-  check(
-    email: string,
-    signal: AbortSignal,
-    requestId: string | null,
-  ): Promise<Asked | Unavailable>;
+  check(email: string, work: CheckedFor): Promise<Asked | Unavailable>;
 }
 
 /**

@@ -307,7 +307,7 @@ test('a check that is aborted throws the reason for the abort', async (t) => {
   const verifier: Verifier = {
     id: 'one',
     cost: 1,
-    check: (_email, signal) => aborted(signal),
+    check: (_email, { signal }) => aborted(signal),
   };
   const reason = new Error('stopped');
   const check = checkOf({ verifiers: [verifier], signal: AbortSignal.abort(reason) });

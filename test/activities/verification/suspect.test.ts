@@ -4,13 +4,13 @@ import { consult, limited } from '../../../activities/verification/consult.ts';
 import { VERIFIERS } from '../../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../../activities/verification/verifiers/verifier.ts';
 import type { Evidence } from '../../../db/lookups/checks.ts';
+import { FOR_NOBODY } from '../../support/checks.ts';
 import { freshDatabase } from '../../support/database.ts';
 import { playVendor, responsesOf } from '../../support/vendors.ts';
 
 // Reacher reports a missing mailbox if a mail server rejects Reacher's IP address.
 
 const { db, sql } = freshDatabase(test);
-const NEVER = new AbortController().signal;
 
 /** Records results of a verifier as the newest ones. */
 async function record(source: string, reason: string, results: number): Promise<void> {
@@ -56,9 +56,9 @@ for (const [about, id, response, missing, expected] of [
     const verifier = createVerifier(VERIFIERS[id], { baseUrl: url, apiKey: 'key' });
     const evidence: Evidence[] = [];
     const step = await consult(
-      [limited(db, log, verifier, { rates: [], dailyCredits: null })],
-      ['jo@clinic.com', NEVER, null],
-      {},
+      [limited({ db, log, verifier, limits: { rates: [], dailyCredits: null } })],
+      { email: 'jo@clinic.com', undecided: {} },
+      FOR_NOBODY,
       evidence,
     );
     t.like(step, { kind: 'word' });
