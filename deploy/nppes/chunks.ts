@@ -1,5 +1,5 @@
 import { CsvReader, type CsvRecord } from './csv.ts';
-import { findColumns, type Header } from './layout.ts';
+import { findColumns, type Header, ImportProblem } from './layout.ts';
 import { type Reject, rowParser } from './rows.ts';
 import type { Member } from './source.ts';
 
@@ -103,7 +103,7 @@ class ChunkWriter {
 /**
  * Yields the rows of a file in chunks.
  * @param importNumber number to store in the rows of providers. Null if no rows are written
- * @throws {ImportProblem} if the file cannot be read
+ * @throws {ImportProblem} if the file cannot be read, or ends in the middle of a row
  */
 export async function* readChunks(
   member: Member,
@@ -121,5 +121,10 @@ export async function* readChunks(
     if (writer.isFull) yield writer.close();
   }
   reader.end(onRecord);
+  if (reader.isCut) {
+    throw new ImportProblem(
+      `${member.name} ends in the middle of a row; download it again, then repeat the import`,
+    );
+  }
   yield writer.close();
 }

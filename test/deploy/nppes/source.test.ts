@@ -96,6 +96,28 @@ test('nothing is imported if the list of rejected rows cannot be written', async
   t.is((await sql`select from import_runs`).length, 0);
 });
 
+test('a file that ends in the middle of a row is not imported', async (t) => {
+  const { folder, operator, imported, sql } = await openNppesWorld(t);
+  const path = join(folder, 'cut.zip');
+  const name = memberName('npidata', DAY);
+  const whole = mainFile().toString();
+  const last = rowLine('npidata', personRow(npi(2), { 'Provider Middle Name': 'A\nB' }));
+  const ends = [',"THORN', 'THORNBURY"', 'THORNBURY",', '"A\n'];
+  for (const end of ends) {
+    const cut = last.slice(0, last.indexOf(end) + end.length);
+    await writeZip(path, [{ name, content: Buffer.from(whole + cut) }]);
+    const { code, stderr } = await operator(path);
+    t.is(code, 1, end);
+    t.true(
+      stderr.includes(`${name} ends in the middle of a row; download it again`),
+      stderr,
+    );
+    t.is((await sql`select from providers`).length, 0);
+  }
+  await writeZip(path, [{ name, content: Buffer.from(whole + last.trimEnd()) }]);
+  t.like((await imported(path)).files, { npidata: { inserted: 2, rejected: 0 } });
+});
+
 test('each kind of unreadable zip has its own error message, and nothing is imported', async (t) => {
   const { folder, operator, sql } = await openNppesWorld(t);
   const path = join(folder, 'good.zip');
