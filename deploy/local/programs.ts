@@ -50,7 +50,7 @@ export function cacheFolder(xdgCacheHome: string | undefined): string {
 export async function findTemporalCli(search: ProgramSearch): Promise<string> {
   const { code, output } = await run('temporal', ['--version'], { timeout: 20_000 });
   if (code === 0 && output.startsWith('temporal version')) return 'temporal';
-  const found = await keep(search, `temporal-${CLI_VERSION}`, [
+  const found = await keepProgram(search, `temporal-${CLI_VERSION}`, [
     ['downloading', DOWNLOAD],
     ['building', goInstall(`github.com/temporalio/cli/cmd/temporal@${CLI_VERSION}`)],
   ]);
@@ -61,65 +61,8 @@ export async function findTemporalCli(search: ProgramSearch): Promise<string> {
   );
 }
 
-/**
- * The version of the Temporal server. The CLI's dev server has the same version, so that the dev
- * server and the production server differ only in their database.
- */
-const SERVER_VERSION = 'v1.29.1';
-const UI_VERSION = 'v2.42.1';
-const COMMANDS = 'go.temporal.io/server/cmd';
-
-/**
- * The Temporal server, the tool that creates its tables, and its UI. Each entry is the name in the
- * cache folder and the Go module.
- */
-const PROGRAMS = {
-  server: [`temporal-server-${SERVER_VERSION}`, `${COMMANDS}/server@${SERVER_VERSION}`],
-  sqlTool: [`temporal-sql-${SERVER_VERSION}`, `${COMMANDS}/tools/sql@${SERVER_VERSION}`],
-  ui: [
-    `temporal-ui-${UI_VERSION}`,
-    `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`,
-  ],
-} as const;
-
-/** Returns true if all programs of the Temporal server are in the cache folder. */
-export function isServerBuilt(cacheDir: string): boolean {
-  return Object.values(PROGRAMS).every(([name]) => existsSync(join(cacheDir, name)));
-}
-
-/**
- * Finds the programs of the Temporal server in the cache folder. If they are missing, builds them
- * with Go, which takes 4 to 6 minutes on two cores and is only needed once.
- * @throws {OperatorProblem} if a program cannot be built
- */
-export async function findTemporalServer(search: ProgramSearch) {
-  const { server, sqlTool, ui } = PROGRAMS;
-  return {
-    server: await findBuilt(search, ...server),
-    sqlTool: await findBuilt(search, ...sqlTool),
-    ui: await findBuilt(search, ...ui),
-  };
-}
-
-/**
- * Finds a program in the cache folder, or builds it from its Go module.
- * @param name the program's name in the cache folder
- * @param module the arguments for `go install`: optional flags, and the module with its version
- * @throws {OperatorProblem} if Go is missing or cannot build it
- */
-export async function findBuilt(
-  search: ProgramSearch,
-  name: string,
-  module: string,
-): Promise<string> {
-  const found = await keep(search, name, [['building', goInstall(module)]]);
-  if (found !== null) return found;
-  throw new OperatorProblem(
-    `${name} is missing and could not be built: install Go, then try again.`,
-  );
-}
-
-function goInstall(module: string): string {
+/** Returns the command that builds a Go module, for `keepProgram`. */
+export function goInstall(module: string): string {
   return `GOBIN="$0" go install ${module}`;
 }
 
@@ -131,7 +74,7 @@ function goInstall(module: string): string {
  * is atomic, so other processes never find an incomplete program.
  * @param ways the commands, each with a verb for messages
  */
-async function keep(
+export async function keepProgram(
   { cacheDir, onProgress }: ProgramSearch,
   name: string,
   ways: readonly (readonly [verb: string, command: string])[],

@@ -13,16 +13,11 @@ import { startDns } from './dns.ts';
 import { logTo, Parts, Ports } from './parts.ts';
 import { startPostgres } from './postgres.ts';
 import { launch } from './processes.ts';
-import { cacheFolder, findTemporalCli, findTemporalServer } from './programs.ts';
+import { cacheFolder, findTemporalCli } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
-import {
-  ensureNamespace,
-  startTemporal,
-  startTemporalServer,
-  type Temporal,
-} from './temporal.ts';
+import { ensureNamespace, startTemporal } from './temporal.ts';
 import { openTenant, type Tenant } from './tenant.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
@@ -32,11 +27,6 @@ export interface StackOptions {
   readonly dir: string;
   /** The port of the API; 0 for any free port. */
   readonly apiPort: number;
-  /**
-   * `dev` for the dev server of Temporal's CLI, or `server` for the production server with the
-   * stack's own PostgreSQL.
-   */
-  readonly temporal: 'dev' | 'server';
   readonly given: LocalConfig;
   readonly say: (line: string) => void;
   readonly signal: AbortSignal;
@@ -57,9 +47,6 @@ const DATABASE_IN_USE =
   'The database of DATABASE_URL is in use, and the local stack did not make it. The simulated vendors would give its ' +
   'requests invented emails and charge for them. Unset DATABASE_URL, so that the stack starts its own PostgreSQL, or ' +
   'name an empty database.';
-
-const NOT_OURS =
-  'With --temporal server, the stack starts its own PostgreSQL and Temporal. Unset DATABASE_URL and TEMPORAL_ADDRESS.';
 
 /**
  * Starts all parts of the stack in order. If one part fails, stops the parts that were started, in
@@ -90,9 +77,6 @@ interface Start {
 
 async function bringUp(options: StackOptions, parts: Parts) {
   const { dir, given, say } = options;
-  const hasGivenServer = given.databaseUrl !== null || given.temporalAddress !== null;
-  if (options.temporal === 'server' && hasGivenServer)
-    throw new OperatorProblem(NOT_OURS);
   await mkdir(parts.logs, { recursive: true });
   const earlier = readFacts(dir);
   const ports = new Ports(earlier?.ports);
@@ -103,7 +87,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   say('Starting the local stack:');
 
   // We find Temporal before all other steps, because this may take minutes or fail.
-  const programs = await findTemporal(start);
+  const cli = await findTemporal(start);
   const database = await startPart(start, 'PostgreSQL', () => startDatabase(start));
   const prepared = await startPart(start, 'migrations', () =>
     prepare(start, database.url),
@@ -111,7 +95,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const { stackId, tenant, urls } = prepared;
   await startPart(start, 'sample of NPPES', () => importSample(urls.operator, dir));
   const temporal = await startPart(start, 'Temporal', () =>
-    startOurTemporal(start, programs, { stackId, postgresUrl: database.url }),
+    startOurTemporal(start, cli, stackId),
   );
   const world = await startPart(start, 'vendors, receiver', () =>
     startWorld(start, tenant),
@@ -173,32 +157,17 @@ async function startPart<T>(
 }
 
 /**
- * The programs with which Temporal is started, or `given` if the operator's own Temporal is used
+ * Returns the path of Temporal's CLI, or null if the operator's own Temporal is used
  * (`TEMPORAL_ADDRESS`).
  */
-type TemporalPrograms =
-  | { readonly kind: 'given' }
-  | { readonly kind: 'dev'; readonly cli: string }
-  | {
-      readonly kind: 'server';
-      readonly programs: Awaited<ReturnType<typeof findTemporalServer>>;
-    };
-
-async function findTemporal(start: Start): Promise<TemporalPrograms> {
-  const { given, say, temporal } = start.options;
-  if (given.temporalAddress !== null) return { kind: 'given' };
+async function findTemporal(start: Start): Promise<string | null> {
+  const { given, say } = start.options;
+  if (given.temporalAddress !== null) return null;
   const search = {
     cacheDir: cacheFolder(given.cacheHome),
     onProgress: (line: string) => say(`    ${line}`),
   };
-  if (temporal === 'dev') {
-    const cli = await startPart(start, 'Temporal CLI', () => findTemporalCli(search));
-    return { kind: 'dev', cli };
-  }
-  const programs = await startPart(start, 'Temporal server', () =>
-    findTemporalServer(search),
-  );
-  return { kind: 'server', programs };
+  return await startPart(start, 'Temporal CLI', () => findTemporalCli(search));
 }
 
 async function startDatabase({
@@ -252,43 +221,28 @@ interface TemporalPlace {
  */
 async function startOurTemporal(
   start: Start,
-  programs: TemporalPrograms,
-  database: { readonly stackId: string; readonly postgresUrl: string },
+  cli: string | null,
+  stackId: string,
 ): Promise<TemporalPlace> {
-  const { stackId, postgresUrl } = database;
-  const own = `local-stack-${stackId}`;
-  if (programs.kind === 'given') {
-    const target = temporalTarget(start.options.given.environment);
-    await ensureNamespace(target, own);
-    return {
-      address: target.connectionOptions.address ?? '',
-      namespace: own,
-      uiUrl: null,
-    };
+  const { options, parts, ports } = start;
+  if (cli === null) {
+    const namespace = `local-stack-${stackId}`;
+    const target = temporalTarget(options.given.environment);
+    await ensureNamespace(target, namespace);
+    return { address: target.connectionOptions.address ?? '', namespace, uiUrl: null };
   }
-  const { parts, ports } = start;
-  const namespace = programs.kind === 'server' ? own : 'default';
-  const common = {
+  // The dev server has a separate file for each database, so all can use the same namespace name.
+  const namespace = 'default';
+  const dir = join(options.dir, 'temporal');
+  await mkdir(dir, { recursive: true });
+  const server = await startTemporal({
+    cli,
     namespace,
     port: await ports.claim('temporal'),
     uiPort: await ports.claim('ui'),
+    dbFile: join(dir, `${stackId}.db`),
     onLog: logTo(parts.logs, 'temporal'),
-  };
-  const dir = join(start.options.dir, 'temporal');
-  await mkdir(dir, { recursive: true });
-  let server: Temporal;
-  if (programs.kind === 'dev') {
-    // The dev server has a separate file for each database, so all can use the same namespace name.
-    const dbFile = join(dir, `${stackId}.db`);
-    server = await startTemporal({ ...common, cli: programs.cli, dbFile });
-  } else {
-    server = await startTemporalServer({
-      ...common,
-      programs: programs.programs,
-      postgresUrl,
-      dir,
-    });
-  }
+  });
   parts.add('Temporal', server.stop, server.exited);
   return { address: server.address, uiUrl: server.uiUrl, namespace };
 }

@@ -1,5 +1,4 @@
 import { join } from 'node:path';
-import { Option } from 'commander';
 import { loadLocalConfig } from '../config/config.ts';
 import { type StackFacts, writeFacts } from '../config/stack-facts.ts';
 import { main } from '../main.ts';
@@ -20,7 +19,7 @@ LOOKUP_TIMEOUT and the other settings of deploy/env.example are honored, except 
 
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
-interface Options extends Pick<StackOptions, 'dir' | 'temporal'> {
+interface Options extends Pick<StackOptions, 'dir'> {
   readonly demo: boolean;
   readonly port: number;
 }
@@ -32,7 +31,7 @@ await main(
     description: 'The whole service on this machine.',
     help: HELP,
   },
-  async (stopped, { dir, port: apiPort, demo: hasDemo, temporal }: Options) => {
+  async (stopped, { dir, port: apiPort, demo: hasDemo }: Options) => {
     process.once('SIGHUP', () => process.kill(process.pid));
     const interruption = new AbortController();
     const interrupted = stopped.then(() => {
@@ -44,7 +43,7 @@ await main(
     try {
       const given = loadLocalConfig();
       const say = (text: string) => console.log(printableLines(text));
-      stack = await startStack({ dir, apiPort, temporal, given, say, signal });
+      stack = await startStack({ dir, apiPort, given, say, signal });
       await writeFacts(dir, stack.facts);
       const demonstration = hasDemo ? demonstrate(stack.facts, say, signal) : null;
       const batchId =
@@ -63,15 +62,7 @@ await main(
     command
       .option('--no-demo', 'do not submit the demonstration batch')
       .option('--port <PORT>', "the API's port", integer(0, 65_535), 8080)
-      .option('--dir <FOLDER>', 'where data, logs and stack.json are kept', '.local')
-      .addOption(
-        new Option(
-          '--temporal <KIND>',
-          'the dev server of its CLI, or the real server on PostgreSQL (built by Go, once)',
-        )
-          .choices(['dev', 'server'])
-          .default('dev'),
-      ),
+      .option('--dir <FOLDER>', 'where data, logs and stack.json are kept', '.local'),
 );
 
 /** Returns the text that is printed when the stack is running, with commands to try. */

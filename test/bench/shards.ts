@@ -3,11 +3,10 @@ import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import postgres from 'postgres';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { cacheFolder, findTemporalServer } from '../../deploy/local/programs.ts';
-import { startTemporalServer } from '../../deploy/local/temporal.ts';
 import { temporaryFolder } from '../support/database.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
+import { startTemporalServer } from '../support/temporal-server.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 /**
@@ -25,12 +24,7 @@ ending.defer(await startServers());
 const dir = temporaryFolder((remove) => ending.defer(remove));
 const own = await startPostgres({ dataDir: join(dir, 'postgres') });
 ending.defer(() => own.stop());
-const programs = await findTemporalServer({
-  cacheDir: cacheFolder(undefined),
-  onProgress: console.log,
-});
 const server = await startTemporalServer({
-  programs,
   namespace: 'default',
   postgresUrl: own.url,
   dir,

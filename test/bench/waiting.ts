@@ -3,13 +3,12 @@ import { setTimeout } from 'node:timers/promises';
 import postgres from 'postgres';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { cacheFolder, findTemporalServer } from '../../deploy/local/programs.ts';
-import { startTemporalServer } from '../../deploy/local/temporal.ts';
 import { temporaryFolder } from '../support/database.ts';
 import { openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
+import { startTemporalServer } from '../support/temporal-server.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
 /**
@@ -29,13 +28,7 @@ ending.defer(await startServers());
 const dir = temporaryFolder((remove) => ending.defer(remove));
 const temporalPostgres = await startPostgres({});
 ending.defer(() => temporalPostgres.stop());
-const { XDG_CACHE_HOME } = process.env;
-const programs = await findTemporalServer({
-  cacheDir: cacheFolder(XDG_CACHE_HOME),
-  onProgress: console.error,
-});
 const temporal = await startTemporalServer({
-  programs,
   namespace: 'default',
   postgresUrl: temporalPostgres.url,
   dir,

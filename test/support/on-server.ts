@@ -1,7 +1,7 @@
 import ava from 'ava';
-import { cacheFolder, isServerBuilt } from '../../deploy/local/programs.ts';
+import { isServerBuilt } from './tools.ts';
 
-const isBuilt = isServerBuilt(cacheFolder(process.env.XDG_CACHE_HOME));
+const isBuilt = isServerBuilt();
 if (!isBuilt)
   console.log(
     "Temporal's real server is not built: its tests are skipped (npm run cluster builds it)",

@@ -2,16 +2,14 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import {
-  cacheFolder,
-  findTemporalCli,
-  findTemporalServer,
-} from '../../deploy/local/programs.ts';
-import { startTemporal, startTemporalServer } from '../../deploy/local/temporal.ts';
+import { cacheFolder, findTemporalCli } from '../../deploy/local/programs.ts';
+import { startTemporal } from '../../deploy/local/temporal.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { BUILT, type Build, keepBuilt } from './built.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
 import { succeed } from './installed.ts';
+import { startTemporalServer } from './temporal-server.ts';
+import { findTemporalServer } from './tools.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -102,12 +100,10 @@ export async function startServers({
     (await step('Temporal CLI', () => findTemporalCli({ cacheDir, onProgress })));
   const common = { namespace: 'default', dynamicConfig: TEST_DYNAMIC_CONFIG };
   const startServer = async () => {
-    const programs = await step('Temporal server', () =>
-      findTemporalServer({ cacheDir, onProgress }),
-    );
+    await step('Temporal server', findTemporalServer);
     const { url } = await own(startPostgres({}));
     const dir = temporaryFolder((remove) => started.defer(remove));
-    return await own(startTemporalServer({ ...common, programs, postgresUrl: url, dir }));
+    return await own(startTemporalServer({ ...common, postgresUrl: url, dir }));
   };
   // Not TestWorkflowEnvironment.createLocal, because these servers start as in `npm start` and end
   // even if the runner is killed.

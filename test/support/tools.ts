@@ -1,11 +1,11 @@
-import { globSync } from 'node:fs';
+import { existsSync, globSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../../deploy/local/processes.ts';
 import {
   cacheFolder,
-  findBuilt,
-  findTemporalServer,
+  goInstall,
+  keepProgram,
   type ProgramSearch,
 } from '../../deploy/local/programs.ts';
 import { findPackages, succeed } from './installed.ts';
@@ -18,9 +18,23 @@ export const SEARCH: ProgramSearch = {
   onProgress: console.log,
 };
 
+/**
+ * Finds a program in the cache folder, or builds it from its Go module.
+ * @param name the program's name in the cache folder
+ * @param module the arguments for `go install`: optional flags, and the module with its version
+ * @throws {Error} if Go is missing or cannot build it
+ */
+async function findBuilt(name: string, module: string): Promise<string> {
+  const found = await keepProgram(SEARCH, name, [['building', goInstall(module)]]);
+  if (found !== null) return found;
+  throw new Error(
+    `${name} is missing and could not be built: install Go, then try again.`,
+  );
+}
+
 /** Returns the path of a program, which Go builds if it is missing. */
 const built = (name: string, module: string, version: string, flags = '') =>
-  findBuilt(SEARCH, `${name}-${version}`, `${flags}${module}@${version}`);
+  findBuilt(`${name}-${version}`, `${flags}${module}@${version}`);
 const python = (requirements: string, module: string) =>
   findPython(SEARCH.cacheDir, path(requirements), module);
 const packages = (lockfile: string) => findPackages(SEARCH.cacheDir, path(lockfile));
@@ -64,7 +78,34 @@ async function findPostgresExporter(): Promise<string> {
   const version = 'v0.19.1';
   const module = `github.com/prometheus-community/postgres_exporter@${version}`;
   const command = `-C "${await downloaded(module)}" ./cmd/postgres_exporter`;
-  return await findBuilt(SEARCH, `postgres_exporter-${version}`, command);
+  return await findBuilt(`postgres_exporter-${version}`, command);
+}
+
+/**
+ * The version of the Temporal server. The CLI's dev server has the same version, so that the dev
+ * server and the production server differ only in their database.
+ */
+const SERVER_VERSION = 'v1.29.1';
+const SERVER_COMMANDS = 'go.temporal.io/server/cmd';
+
+/**
+ * Finds the Temporal server, and the tool that creates its tables. If they are missing, Go builds
+ * them, which takes 4 to 6 minutes on two cores and is only needed once.
+ */
+export async function findTemporalServer() {
+  const server = `${SERVER_COMMANDS}/server`;
+  const sqlTool = `${SERVER_COMMANDS}/tools/sql`;
+  return {
+    server: await built('temporal-server', server, SERVER_VERSION),
+    sqlTool: await built('temporal-sql', sqlTool, SERVER_VERSION),
+  };
+}
+
+/** Returns true if the Temporal server is in the cache folder. */
+export function isServerBuilt(): boolean {
+  return ['temporal-server', 'temporal-sql'].every((name) =>
+    existsSync(join(SEARCH.cacheDir, `${name}-${SERVER_VERSION}`)),
+  );
 }
 
 /** Prometheus 3.16.0. The version of its Go module is different. */
@@ -96,7 +137,7 @@ export const TOOLS = {
   prometheusOperator: async () =>
     `${await downloaded(PROMETHEUS_OPERATOR)}/example/prometheus-operator-crd`,
   testServer: findTestServer,
-  temporalServer: () => findTemporalServer(SEARCH),
+  temporalServer: findTemporalServer,
   promtool: () => built('promtool', `${COMMANDS}/promtool`, PROMETHEUS, ONLY_DNS),
   prometheus: () => built('prometheus', `${COMMANDS}/prometheus`, PROMETHEUS, ONLY_DNS),
   /** The newest version whose Go module contains the files of its web page. */

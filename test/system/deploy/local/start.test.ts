@@ -488,43 +488,6 @@ test.serial(
 );
 
 test.serial(
-  'npm start --temporal server rejects an existing PostgreSQL or Temporal',
-  async (t) => {
-    for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
-      const theirs = {
-        DATABASE_URL: 'postgres://127.0.0.1:1/theirs',
-        TEMPORAL_ADDRESS: '127.0.0.1:1',
-      }[name];
-      const running = start(t, folder, ['--port', '0', '--temporal', 'server'], {
-        [name]: theirs,
-      });
-      t.is(await running.exited(), 1);
-      t.regex(
-        running.output().trim(),
-        /^start: With --temporal server, .*\. Unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
-      );
-    }
-  },
-);
-
-test.serial(
-  "without Go, npm start cannot build Temporal's real server and starts nothing",
-  async (t) => {
-    const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
-    const running = start(t, away, ['--port', '0', '--temporal', 'server'], {
-      PATH: path,
-      XDG_CACHE_HOME: away,
-    });
-    t.is(await running.exited(), 1);
-    t.regex(
-      running.output(),
-      /\nstart: temporal-server-v\S+ is missing and could not be built: install Go, .*\n$/,
-    );
-    t.false(running.output().includes('PostgreSQL '));
-  },
-);
-
-test.serial(
   'npm start reports a port that is in use before it starts anything',
   async (t) => {
     const { port } = await occupy(t, 0);
@@ -543,7 +506,6 @@ test.serial(
     const help = start(t, folder, ['--help']);
     t.is(await help.exited(), 0);
     t.regex(help.output(), /--no-demo/);
-    t.regex(help.output(), /--temporal <KIND>/);
     const bad = start(t, folder, ['--port', 'http']);
     t.is(await bad.exited(), 2);
     t.regex(bad.output(), /--port <PORT>.* whole number from 0 to 65535/);

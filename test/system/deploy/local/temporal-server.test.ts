@@ -1,16 +1,12 @@
 import { Client, Connection } from '@temporalio/client';
 import type { ExecutionContext } from 'ava';
 import { startPostgres } from '../../../../deploy/local/postgres.ts';
-import { cacheFolder, findTemporalServer } from '../../../../deploy/local/programs.ts';
-import { startTemporalServer } from '../../../../deploy/local/temporal.ts';
-import { freePort } from '../../../../deploy/ports.ts';
 import { temporaryFolder, withSql } from '../../../support/database.ts';
 import { test } from '../../../support/on-server.ts';
 import { eventually } from '../../../support/organization.ts';
+import { startTemporalServer } from '../../../support/temporal-server.ts';
 
 // Tests the start of Temporal's real server on PostgreSQL.
-
-const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
 
 const NAMESPACE = 'kept';
 
@@ -39,11 +35,9 @@ async function connect(t: ExecutionContext, address: string): Promise<Client> {
 }
 
 test("a new Temporal server keeps a killed server's workflows and deletes its entry", async (t) => {
-  const programs = await findTemporalServer({ cacheDir, onProgress: t.log });
   const postgres = await startPostgres({});
   t.teardown(() => postgres.stop());
   const options = {
-    programs,
     namespace: NAMESPACE,
     postgresUrl: postgres.url,
     dir: temporaryFolder(t.teardown),
@@ -58,7 +52,7 @@ test("a new Temporal server keeps a killed server's workflows and deletes its en
   const former = await membersOf(postgres.url);
   t.not(former.length, 0);
 
-  const second = await startTemporalServer({ ...options, uiPort: await freePort() });
+  const second = await startTemporalServer(options);
   t.teardown(() => second.stop());
   const client = await connect(t, second.address);
   const found = await client.workflow.getHandle('outlives').describe();
@@ -71,15 +65,6 @@ test("a new Temporal server keeps a killed server's workflows and deletes its en
       .describeTaskQueue({ namespace: NAMESPACE, taskQueue })
       .catch(() => null),
   );
-  // The UI starts a moment after the server.
-  const ui = `${second.uiUrl}/namespaces/${NAMESPACE}/workflows`;
-  await eventually(() =>
-    fetch(ui).then(
-      ({ ok }) => ok || null,
-      () => null,
-    ),
-  );
-
   const [row] = await withSql(
     temporalDatabase(postgres.url),
     (sql) => sql`select count(*)::int as shards from shards`,
