@@ -1,5 +1,4 @@
 import { Context } from '@temporalio/activity';
-import type { NamedCandidates } from '../db/lookups/candidates.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
 import { inTurn } from '../db/lookups/turns.ts';
 import {
@@ -8,6 +7,7 @@ import {
   recordNotCalled,
   recordVendorJob,
   recordVendorResponse,
+  type VendorResponseRecord,
 } from '../db/lookups/vendor-attempts.ts';
 import { beginVendorStep, type NextStep } from '../db/lookups/vendor-steps.ts';
 import { countCall } from '../db/operations/metrics.ts';
@@ -168,71 +168,92 @@ function resultOf({ state, reason }: Extract<NextStep, { kind: 'over' }>): Vendo
   return { kind: state, reason };
 }
 
-/** Checks the addresses of the lookup for this request. */
+/**
+ * Checks the addresses of the lookup for this request.
+ * @param subject the subject of the lookup, if the caller has already built it
+ */
 async function check(
   deps: AskDeps,
   { request, signal }: Conversation,
-  { turn, requestedType }: Pick<CheckStep, 'turn' | 'requestedType'>,
+  { turn, requestedType }: Extract<NextStep, { kind: 'check' | 'ask' }>,
   subject?: Subject,
 ): Promise<VendorResult> {
   const { npi } = request;
-  return await verify(
-    deps,
-    { npi, turn, requestedType, patience: 'first', subject },
-    signal,
-  );
+  const toVerify = { npi, turn, requestedType, patience: 'first', subject } as const;
+  return await verify(deps, toVerify, signal);
 }
 
-type CheckStep = Extract<NextStep, { kind: 'check' }>;
+/** A call that may be made now. */
+type AllowedCall = Extract<NextStep, { kind: 'ask' }>;
 
 /** Sends one request to the vendor, records the response, and checks the addresses in it. */
 async function call(
   deps: AskDeps,
   conversation: Conversation,
-  { turn, key, jobRef, requestedType }: Extract<NextStep, { kind: 'ask' }>,
+  allowed: AllowedCall,
 ): Promise<VendorResult> {
-  const { request, source, signal } = conversation;
-  const { vendor } = source;
-  const { npi } = request;
-  const { lookupId } = key;
-  const subject = await deps.subjects.of(lookupId, npi, requestedType);
-  const sent = send(vendor, jobRef, subject, signal);
-  const step = await countCall('vendor', accountOf(vendor.id), sent).catch(
-    async (error: unknown) => {
-      await recordLost(deps.db, key, 'aborted');
-      throw error;
-    },
-  );
-  if (step.kind === 'pending') {
-    await recordJob(deps, key, step, { kind: 'responded' });
-    return retryOrEnd(conversation, 'pending', step.pollAfterMs);
+  const { request, source } = conversation;
+  const { key, jobRef, requestedType } = allowed;
+  const subject = await deps.subjects.of(key.lookupId, request.npi, requestedType);
+  const step = await send(deps, conversation, allowed, subject);
+  switch (step.kind) {
+    case 'pending':
+      await recordJob(deps, key, step, { kind: 'responded' });
+      return retryOrEnd(conversation, 'pending', step.pollAfterMs);
+    case 'found':
+      return await checkFound(deps, conversation, allowed, subject, step);
+    case 'blocked':
+      await suppressFromVendor(deps.db, request.npi, key.vendor);
+      return { kind: 'blocked', reason: await recordEmpty(deps, key, step) };
+    case 'miss':
+    case 'skip':
+      return { kind: step.kind, reason: await recordEmpty(deps, key, step) };
+    case 'fatal':
+      if (jobRef !== null && isOurAccount(step)) {
+        return await keepJob(deps, conversation, key, jobRef, step);
+      }
+      return { kind: 'fatal', reason: await recordEmpty(deps, key, step) };
+    case 'retry':
+      if (jobRef !== null) return await keepJob(deps, conversation, key, jobRef, step);
+      if (step.why === 'unanswered' && !source.vendor.repeatIsFree) {
+        return { kind: 'lost', reason: await recordLostResponse(deps, key, step) };
+      }
+      await recordEmpty(deps, key, step);
+      return retryOrEnd(conversation, step.why, step.afterMs);
+    default:
+      return step satisfies never;
   }
-  const isUnasked =
-    step.kind === 'retry' ||
-    (step.kind === 'fatal' && (step.why === 'auth' || step.why === 'plan'));
-  if (jobRef !== null && isUnasked) {
-    return await keepJob(deps, conversation, key, jobRef, step);
-  }
-  const end = await record(deps, source, subject, key, step);
-  if (end !== null) return end;
-  if (step.kind === 'retry') return retryOrEnd(conversation, step.why, step.afterMs);
-  if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-  let known = subject;
-  const profile = source.mayStore ? profileIn(step, subject) : null;
-  if (profile !== null && addsTo(profile, subject)) {
-    known = await deps.subjects.reload(lookupId, npi, requestedType);
-  }
-  return await check(deps, conversation, { turn, requestedType }, known);
 }
 
-function send(
+/** Sends the request and counts it. If it is aborted, the response is recorded as lost. */
+async function send(
+  { db }: AskDeps,
+  { source: { vendor }, signal }: Conversation,
+  { key, jobRef }: AllowedCall,
+  subject: Subject,
+): Promise<Step> {
+  const sent = submitOrPoll(vendor, jobRef, subject, signal);
+  try {
+    return await countCall('vendor', accountOf(vendor.id), sent);
+  } catch (error) {
+    await recordLost(db, key, 'aborted');
+    throw error;
+  }
+}
+
+function submitOrPoll(
   vendor: Vendor,
   jobRef: string | null,
   subject: Subject,
   signal: AbortSignal,
-) {
+): Promise<Step> {
   if (jobRef === null) return vendor.submit(subject, signal);
   return vendor.poll(jobRef, subject, signal);
+}
+
+/** Returns true if the vendor rejects our account, and did not look at the job. */
+function isOurAccount({ why }: Extract<Step, { kind: 'fatal' }>): boolean {
+  return why === 'auth' || why === 'plan';
 }
 
 /**
@@ -264,53 +285,92 @@ async function recordJob(
   logBreaker(log, key.vendor, change, outcome);
 }
 
-/** A step that ends a vendor's work on a request: any step except `pending`. */
-type EndedStep = Exclude<Step, { kind: 'pending' }>;
+type FoundStep = Extract<Step, { kind: 'found' }>;
+
+/** Records the addresses of a response, and checks them if they are about the right person. */
+async function checkFound(
+  deps: AskDeps,
+  conversation: Conversation,
+  allowed: AllowedCall,
+  subject: Subject,
+  step: FoundStep,
+): Promise<VendorResult> {
+  const { request, source } = conversation;
+  const { key, requestedType } = allowed;
+  const { npi } = request;
+  const mismatch = mismatchOf(step.identity, npi, subject.person);
+  const profile = step.repeatsInput ? null : profileOf(step.identity, subject.person);
+  await recordResponse(deps, key, step, {
+    state: 'found',
+    reason: mismatch,
+    credits: step.credits ?? key.cost,
+    named: { ...namedIn(step), npi, mismatch, mayStore: source.mayStore, profile },
+  });
+  if (mismatch !== null) return { kind: 'unusable', reason: 'identity_mismatch' };
+  let known = subject;
+  if (source.mayStore && profile !== null && addsTo(profile, subject)) {
+    known = await deps.subjects.reload(key.lookupId, npi, requestedType);
+  }
+  return await check(deps, conversation, allowed, known);
+}
+
+/** A step without an address, after which the vendor has no more work for us. */
+type EmptyStep = Exclude<Step, { kind: 'pending' | 'found' }>;
+
+/** Records a response without an address, and returns the recorded reason. */
+async function recordEmpty(
+  deps: AskDeps,
+  key: AttemptKey,
+  step: EmptyStep,
+): Promise<string> {
+  const reason = reasonOf(step);
+  const credits = creditsOf(step, key.cost);
+  await recordResponse(deps, key, step, {
+    state: step.kind,
+    reason,
+    credits,
+    named: null,
+  });
+  return reason;
+}
 
 /**
- * Records the response of a vendor.
- * @returns the result if the response was lost or is about another person; otherwise null
+ * Records that we got no response to a request that may have reached the vendor, and returns the
+ * recorded reason. We assume that the vendor charged for the request, because it charges for
+ * repeated ones.
  */
-async function record(
-  { db, log, rules }: AskDeps,
-  { vendor, mayStore }: VendorSource,
-  subject: Subject,
+async function recordLostResponse(
+  deps: AskDeps,
   key: AttemptKey,
-  step: EndedStep,
-): Promise<VendorResult | null> {
-  const { npi, person } = subject;
-  let mismatch: string | null = null;
-  let named: NamedCandidates | null = null;
-  if (step.kind === 'found') {
-    mismatch = mismatchOf(step.identity, npi, person);
-    const profile = profileIn(step, subject);
-    named = { ...namedIn(step), npi, mismatch, mayStore, profile };
-  }
-  // The request may have reached the vendor, but we got no response. If the vendor charges for
-  // repeated requests, we assume that it charged for this one.
-  const isLost =
-    step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
-  if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
+  step: Extract<Step, { kind: 'retry' }>,
+): Promise<string> {
+  const reason = wordOf(step);
+  const lost = { state: 'lost', reason, credits: key.cost, named: null } as const;
+  await recordResponse(deps, key, step, lost);
+  return reason;
+}
+
+async function recordResponse(
+  { db, log, rules }: AskDeps,
+  key: AttemptKey,
+  step: Step,
+  response: Omit<VendorResponseRecord, 'outcome' | 'freshnessMs'>,
+): Promise<void> {
   const outcome = outcomeOf(step, key.n > 1);
+  const { freshnessMs } = rules;
   const change = await recordVendorResponse(db, key, {
-    state: isLost ? 'lost' : step.kind,
-    reason: mismatch ?? reasonOf(step),
-    credits: isLost ? key.cost : creditsOf(step, key.cost),
+    ...response,
     outcome,
-    named,
-    freshnessMs: rules.freshnessMs,
+    freshnessMs,
   });
   logBreaker(log, key.vendor, change, outcome);
-  if (isLost) return { kind: 'lost', reason: reasonOf(step) };
-  if (mismatch !== null) return { kind: 'unusable', reason: 'identity_mismatch' };
-  return null;
 }
 
 /**
  * Returns the addresses of a response in normalized form. An address that cannot be parsed stays as
  * the vendor wrote it.
  */
-function namedIn({ repeatsInput, candidates }: Extract<Step, { kind: 'found' }>) {
+function namedIn({ repeatsInput, candidates }: FoundStep) {
   const parsed = candidates.map((candidate) => {
     const email = parseAddress(candidate.email)?.email;
     return email === undefined ? candidate : { ...candidate, email };
@@ -318,17 +378,8 @@ function namedIn({ repeatsInput, candidates }: Extract<Step, { kind: 'found' }>)
   return { repeatsInput, candidates: parsed };
 }
 
-/**
- * Returns what the vendor's own profile of the person adds to our record. Null if it adds nothing,
- * or only repeats what we sent.
- */
-function profileIn(step: Extract<Step, { kind: 'found' }>, { person }: Subject) {
-  if (step.repeatsInput) return null;
-  return profileOf(step.identity, person);
-}
-
-/** Returns the reason to record for a step, or null if the step has an email. */
-function reasonOf(step: EndedStep): string | null {
+/** Returns the reason to record for a step without an address. */
+function reasonOf(step: EmptyStep): string {
   switch (step.kind) {
     case 'miss':
       return step.reason;
@@ -339,8 +390,6 @@ function reasonOf(step: EndedStep): string | null {
       return wordOf(step);
     case 'blocked':
       return 'privacy';
-    case 'found':
-      return null;
     default:
       return step satisfies never;
   }
@@ -350,16 +399,18 @@ function reasonOf(step: EndedStep): string | null {
  * Returns how many of the vendor's credits a step cost. We assume that the vendor charged for a
  * response that we cannot read.
  */
-function creditsOf(step: EndedStep, cost: number): number {
+function creditsOf(step: EmptyStep, cost: number): number {
   switch (step.kind) {
-    case 'found':
-      return step.credits ?? cost;
     case 'miss':
       return step.credits ?? 0;
     case 'fatal':
       return step.why === 'protocol' ? cost : 0;
-    default:
+    case 'skip':
+    case 'blocked':
+    case 'retry':
       return 0;
+    default:
+      return step satisfies never;
   }
 }
 

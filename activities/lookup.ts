@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
 import type { Database } from '../db/connection/client.ts';
 import { copyKnown } from '../db/lookups/candidates.ts';
-import { joinLookup } from '../db/lookups/lookups.ts';
+import { type JoinedLookup, joinLookup } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { CHECK_MS } from '../db/lookups/turns.ts';
 import { recordSkipped, type SkippedVendor } from '../db/lookups/vendor-attempts.ts';
@@ -127,27 +127,19 @@ async function end(
   };
 }
 
+/** Joins the lookup of the NPI, and decides which of its sources are called, in which order. */
 async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
-  const { db, vendors, verifiers, rules, subjects, spending } = deps;
+  const { db, verifiers, rules, subjects } = deps;
   const { requestId, npi } = request;
   const provider = await readProvider(db, npi);
   const about = await addPatterns(db, buildSubject(npi, provider, 'any'));
   const facts = { hash: hashOf(deps, npi, provider), employer: employerKind(about) };
   const lookup = await joinLookup(db, requestId, facts, rules.missMs);
   if (lookup === null) return await end(deps, request, 'settled');
-  const { lookupId, requestedType, misses } = lookup;
+  const { lookupId, requestedType } = lookup;
   const subject = { ...about, requestedType };
   subjects.keep(lookupId, subject);
-  const arranged = await spending.arrange(vendors, subject, lookupId);
-  const inOrder = personalHalvesLast(arranged, requestedType);
-  const sources: PlannedSource[] = [];
-  const skipped: SkippedVendor[] = [];
-  for (const source of inOrder) {
-    const vendor = source.vendor.id;
-    const obstacle = obstacleTo(source, subject, misses);
-    if (obstacle === null) sources.push({ vendor, capMs: source.capMs });
-    else skipped.push({ vendor, obstacle });
-  }
+  const { called, skipped } = await chooseVendors(deps, subject, lookup);
   await recordSkipped(db, requestId, lookupId, skipped);
   const hasKnown = await copyKnown(db, {
     npi,
@@ -157,19 +149,53 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
     canVerify: verifiers.length > 0,
   });
   // Known addresses come first, because they cost no vendor's credits.
-  if (hasKnown) sources.unshift({ vendor: null, capMs: KNOWN_MS });
-  const obstacles = skipped
-    .filter(({ vendor }) => vendor !== PATTERN_SOURCE)
-    .map(({ obstacle }) => obstacle);
-  let unidentified: string | null = null;
-  if (subject.person === null && obstacles.some((reason) => reason !== KNOWN_MISS)) {
-    unidentified = request.registry?.trouble ?? null;
-  }
+  const known: PlannedSource[] = hasKnown ? [{ vendor: null, capMs: KNOWN_MS }] : [];
+  const sources = [...known, ...called];
+  const obstacles = obstaclesOf(skipped);
+  const unidentified = troubleOf(request, subject, obstacles);
   if (sources.length === 0 && unidentified === null && obstacles.includes(KNOWN_MISS)) {
     return await end(deps, request, KNOWN_MISS);
   }
   const { greylistMs } = rules;
   return { kind: 'ask', lookupId, requestedType, greylistMs, unidentified, sources };
+}
+
+/** Returns the vendors to call for a subject, in order, and the skipped ones with the reasons. */
+async function chooseVendors(
+  { vendors, spending }: LookupDeps,
+  subject: Subject,
+  { lookupId, requestedType, misses }: JoinedLookup,
+) {
+  const arranged = await spending.arrange(vendors, subject, lookupId);
+  const called: PlannedSource[] = [];
+  const skipped: SkippedVendor[] = [];
+  for (const source of personalHalvesLast(arranged, requestedType)) {
+    const vendor = source.vendor.id;
+    const obstacle = obstacleTo(source, subject, misses);
+    if (obstacle === null) called.push({ vendor, capMs: source.capMs });
+    else skipped.push({ vendor, obstacle });
+  }
+  return { called, skipped };
+}
+
+/** Returns why vendors were skipped. Our own guesses are not a vendor. */
+function obstaclesOf(skipped: readonly SkippedVendor[]): string[] {
+  return skipped
+    .filter(({ vendor }) => vendor !== PATTERN_SOURCE)
+    .map(({ obstacle }) => obstacle);
+}
+
+/**
+ * Returns why the registry did not respond, if that is the reason why we do not know the person and
+ * a vendor is skipped. Otherwise null.
+ */
+function troubleOf(
+  { registry }: ToPlan,
+  { person }: Subject,
+  obstacles: readonly string[],
+): string | null {
+  const isAffected = obstacles.some((obstacle) => obstacle !== KNOWN_MISS);
+  return person === null && isAffected ? (registry?.trouble ?? null) : null;
 }
 
 /**

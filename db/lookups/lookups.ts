@@ -31,7 +31,7 @@ export interface LookupFacts {
 }
 
 /** The lookup that a request has joined. */
-interface JoinedLookup extends Pick<typeof lookups.$inferSelect, 'requestedType'> {
+export interface JoinedLookup extends Pick<typeof lookups.$inferSelect, 'requestedType'> {
   readonly lookupId: string;
   /** The vendors to skip. */
   readonly misses: string[];
