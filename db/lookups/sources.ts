@@ -1,4 +1,4 @@
-import { notInArray, type SQL, sql } from 'drizzle-orm';
+import { and, eq, gt, notInArray, or, type SQL, sql } from 'drizzle-orm';
 import {
   type Database,
   isAhead,
@@ -96,8 +96,6 @@ export type CallOutcome =
    */
   | { readonly kind: 'refused'; readonly why: string; readonly openMs?: number };
 
-type SourceHealth = typeof sourceHealth.$inferSelect;
-
 /** The change of the source's breaker that a call caused. */
 export type BreakerChange = 'opened' | 'closed';
 
@@ -127,35 +125,31 @@ const MINUTE_MS = 60_000;
  * Admits a call to a source, or returns how long to wait before the next try. For an admitted call,
  * the slot under the rate limits, the cost in the daily budget, and the trial of an open breaker
  * are reserved in the same statement.
- * @param record a statement that reads the decision from the table expression `admission` and
- * stores it, for example as a vendor attempt. It is committed together with the admission
- * @returns the admission, with the row that `record` returns, if any
  */
-export async function admitCall<Row = unknown>(
-  db: Database,
-  { source, limits, cost, requestId, patienceMs, requiredVerifiers = [] }: Call,
-  record = sql`select`,
-): Promise<Row & Admission> {
-  const paces = JSON.stringify(limits.rates.map(paceOf));
-  const verifiers = JSON.stringify(requiredVerifiers);
-  const at = epochMs(sql`a.at`);
-  const againAt = epochMs(sql`a.again_at`);
-  const rows = await run<Row & Admission>(db)`
-    with admission as materialized (
-      select *, coalesce(extract(epoch from waited) * 1000, 0)::integer as waited_ms
-        from admit_call(
-               ${source}, ${requestId}, ${paces}::jsonb, ${limits.dailyCredits}, ${cost},
-               ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${verifiers}::jsonb)
-    ), record as (${record})
-    select record.*,
-           a.kind,
-           a.why,
-           a.era,
-           a.waited_ms as "waitedMs",
-           ${at} as at,
-           ceil(${againAt} - ${at}) as "afterMs"
-      from admission a left join record on true`;
+export async function admitCall(db: Database, call: Call): Promise<Admission> {
+  const { source, requestId, cost, limits } = call;
+  const { paces, verifiers, patience, trialEvery } = termsOf(call);
+  const rows = await run<Admission>(db)`
+    select kind,
+           why,
+           era,
+           waited_ms as "waitedMs",
+           at_ms as at,
+           after_ms as "afterMs"
+      from admit_call(
+             ${source}, ${requestId}, ${paces}::jsonb, ${limits.dailyCredits}, ${cost},
+             ${patience}, ${trialEvery}, ${verifiers}::jsonb)`;
   return only(rows);
+}
+
+/** Converts a call to the types that `admit_call` in db/migrations expects. */
+export function termsOf(call: Call) {
+  return {
+    paces: JSON.stringify(call.limits.rates.map(paceOf)),
+    verifiers: JSON.stringify(call.requiredVerifiers ?? []),
+    patience: span(call.patienceMs),
+    trialEvery: span(TRIAL_EVERY_MS),
+  };
 }
 
 /**
@@ -182,7 +176,7 @@ export function paceOf({ calls, perMs }: Rate) {
  * The era is a number that increases whenever the breaker opens or closes. The outcome of a call
  * that was admitted in an earlier era is ignored, except for a rate limit. If many concurrent calls
  * fail, the breaker therefore opens only once, and late results change nothing. While the breaker
- * is open, only trial calls are made. This is one statement, so that it cannot overwrite a
+ * is open, only trial calls are made. Each update requires the era, so that it cannot overwrite a
  * concurrent change.
  * @param era the era in which the call was admitted
  * @returns the change that this call caused, or null. If several concurrent calls fail, only one of
@@ -194,73 +188,119 @@ export async function recordCall(
   era: number,
   outcome: CallOutcome,
 ): Promise<BreakerChange | null> {
-  const change = changeBy(outcome, sql`era = ${era}`);
-  if (change === null) return null;
-  const [changed] = await tx.execute<Pick<SourceHealth, 'era' | 'state'>>(sql`
-    update source_health set ${change} and source = ${source} returning era, state`);
-  if (changed === undefined) return null;
-  if (outcome.kind === 'rate_limit' || changed.era === era) return null;
-  return changed.state === 'open' ? 'opened' : 'closed';
-}
-
-/**
- * Returns the assignments and the condition of the update for an outcome, or null if nothing
- * changes.
- */
-function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
     case 'responded':
-      // If the source is healthy, no row matches. Most calls therefore write nothing.
-      return sql`
-        era = era + (state = 'open')::integer,
-        state = 'closed',
-        failures = 0,
-        opened_at = null,
-        open_until = null,
-        last_error = null
-        where ${ofThisEra} and (state = 'open' or failures > 0)`;
-    case 'rate_limit': {
-      const pause = span(outcome.afterMs ?? DEFAULT_PAUSE_MS);
-      // If the clock was set back since the last pause, its end says nothing (closed_until).
-      return sql`
-        paused_at = clock_timestamp(),
-        paused_until = greatest(
-          case when ${isAhead(sql`paused_at`)} then null else paused_until end,
-          clock_timestamp() + ${pause})
-        where true`;
+      return await recordResponse(tx, source, era);
+    case 'failed':
+      return await recordFailure(tx, source, era, outcome.why);
+    case 'refused': {
+      const openMs = outcome.openMs ?? REFUSED_OPEN_MS;
+      return await recordRefusal(tx, source, era, outcome.why, openMs);
     }
-    case 'failed': {
-      // A failed trial call changes nothing. The time of the next trial was set when this one was
-      // admitted.
-      const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
-      return sql`
-        failures = failures + 1,
-        last_error = ${outcome.why},
-        state = case when ${opens} then 'open' else state end,
-        era = era + (${opens})::integer,
-        opened_at = case when ${opens} then clock_timestamp() end,
-        open_until = case when ${opens} then clock_timestamp() + ${span(TRIAL_EVERY_MS)} end
-        where ${ofThisEra} and state = 'closed'`;
-    }
+    case 'rate_limit':
+      await pause(tx, source, outcome.afterMs ?? DEFAULT_PAUSE_MS);
+      return null;
     case 'failed_again':
       // A request that always fails must not open the breaker, because that would stop the calls of
       // all other requests.
       return null;
-    case 'refused': {
-      // If the source rejects a trial call in this way, the breaker stays open for longer.
-      const open = span(outcome.openMs ?? REFUSED_OPEN_MS);
-      return sql`
-        failures = failures + 1,
-        last_error = ${outcome.why},
-        state = 'open',
-        era = era + (state = 'closed')::integer,
-        opened_at = clock_timestamp(),
-        open_until = clock_timestamp() + ${open}
-        where ${ofThisEra}`;
-    }
     default:
       return outcome satisfies never;
   }
+}
+
+/** Closes the breaker. If the source is healthy, no row matches, so most calls write nothing. */
+async function recordResponse(
+  tx: Transaction,
+  source: string,
+  era: number,
+): Promise<BreakerChange | null> {
+  const isUnhealthy = or(eq(sourceHealth.state, 'open'), gt(sourceHealth.failures, 0));
+  const [changed] = await tx
+    .update(sourceHealth)
+    .set({
+      era: sql`era + (state = 'open')::integer`,
+      state: 'closed',
+      failures: 0,
+      openedAt: null,
+      openUntil: null,
+      lastError: null,
+    })
+    .where(and(isOfEra(source, era), isUnhealthy))
+    .returning({ era: sourceHealth.era });
+  return changed === undefined || changed.era === era ? null : 'closed';
+}
+
+/**
+ * Counts a failure, and opens the breaker at the last one of the allowed number. A failed trial call
+ * changes nothing. The time of the next trial was set when this one was admitted.
+ */
+async function recordFailure(
+  tx: Transaction,
+  source: string,
+  era: number,
+  why: string,
+): Promise<BreakerChange | null> {
+  const [counted] = await tx
+    .update(sourceHealth)
+    .set({ failures: sql`failures + 1`, lastError: why })
+    .where(and(isOfEra(source, era), eq(sourceHealth.state, 'closed')))
+    .returning({ failures: sourceHealth.failures });
+  if (counted === undefined || counted.failures < FAILURES_TO_OPEN) return null;
+  // The row is locked since it was counted, so no other failure opens the breaker.
+  await tx
+    .update(sourceHealth)
+    .set({
+      state: 'open',
+      era: era + 1,
+      openedAt: sql`clock_timestamp()`,
+      openUntil: sql`clock_timestamp() + ${span(TRIAL_EVERY_MS)}`,
+    })
+    .where(eq(sourceHealth.source, source));
+  return 'opened';
+}
+
+/** Opens the breaker. If the source rejects a trial call, the breaker stays open for longer. */
+async function recordRefusal(
+  tx: Transaction,
+  source: string,
+  era: number,
+  why: string,
+  openMs: number,
+): Promise<BreakerChange | null> {
+  const [changed] = await tx
+    .update(sourceHealth)
+    .set({
+      failures: sql`failures + 1`,
+      lastError: why,
+      state: 'open',
+      era: sql`era + (state = 'closed')::integer`,
+      openedAt: sql`clock_timestamp()`,
+      openUntil: sql`clock_timestamp() + ${span(openMs)}`,
+    })
+    .where(isOfEra(source, era))
+    .returning({ era: sourceHealth.era });
+  return changed === undefined || changed.era === era ? null : 'opened';
+}
+
+/** Pauses a source after its rate limit. An earlier pause that ends later stays. */
+async function pause(tx: Transaction, source: string, ms: number): Promise<void> {
+  const { pausedAt, pausedUntil } = sourceHealth;
+  await tx
+    .update(sourceHealth)
+    .set({
+      pausedAt: sql`clock_timestamp()`,
+      // If the clock was set back since the last pause, its end says nothing (closed_until).
+      pausedUntil: sql`greatest(
+        case when ${isAhead(pausedAt)} then null else ${pausedUntil} end,
+        clock_timestamp() + ${span(ms)})`,
+    })
+    .where(eq(sourceHealth.source, source));
+}
+
+/** Selects the source's row if its breaker has not changed since a call was admitted. */
+function isOfEra(source: string, era: number): SQL | undefined {
+  return and(eq(sourceHealth.source, source), eq(sourceHealth.era, era));
 }
 
 /** Forgets the health of all sources except these, because an operator has removed them. */

@@ -1,9 +1,9 @@
 import { sql } from 'drizzle-orm';
-import { type Database, isAhead, run } from '../connection/client.ts';
+import { type Database, isAhead, only, run } from '../connection/client.ts';
 import { DatabaseError } from '../connection/errors.ts';
 import { accountOf, type RequestedType } from '../words.ts';
 import { joinLookup } from './lookups.ts';
-import { admitCall, type Call, epochMs } from './sources.ts';
+import { type Admission, type Call, epochMs, termsOf } from './sources.ts';
 import { beginStep, giveBackTurn, type StepState, type Turn } from './turns.ts';
 import {
   type AttemptId,
@@ -177,17 +177,10 @@ function mayRepeat(call: VendorCall, lost: number): boolean {
   return call.mayRepeat && lost < MAX_LOST_CALLS;
 }
 
-/** The columns that a statement returns for a claimed attempt. */
-const CLAIMED = sql`
-  job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`;
-
-interface Claimed {
-  readonly jobRef: string | null;
-  readonly cost: number;
-  readonly askedAt: number;
-}
-
-/** Claims a new call and records its attempt in the same statement. */
+/**
+ * Claims a new call. One statement admits it and records its attempt, so that no call is made
+ * without a row, and no row exists without its reserved credits.
+ */
 async function claimNewCall(
   db: Database,
   call: VendorCall,
@@ -195,35 +188,62 @@ async function claimNewCall(
   requestedType: RequestedType,
   turn: Turn,
 ): Promise<NextStep> {
-  const { requestId, vendor } = call;
+  const { requestId, vendor, limits } = call;
   const { lookupId } = last;
   const n = last.n + 1;
-  const cost = call.cost(requestedType);
-  const record = sql`
-    insert into vendor_attempts (
-      lookup_id, vendor, n, request_id, started_at, waited_ms, state, reason, credits, ended_at
-    )
-    select ${lookupId}, ${vendor}, ${n}, ${requestId}, admission.at, waited_ms, one.*
-      from admission, lateral (
-             select 'submitting', null, ${cost}::numeric, null::timestamptz where kind = 'go'
-             union all
-             select 'skip', 'daily_credits', 0, at where kind = 'spent') one
-    returning ${CLAIMED}`;
   const source = accountOf(vendor);
-  const claimed = await admitCall<Claimed>(db, { ...call, source, cost }, record);
-  if (claimed.kind === 'wait') return claimed;
+  const cost = call.cost(requestedType);
+  const { paces, verifiers, patience, trialEvery } = termsOf({ ...call, source, cost });
+  const rows = await run<Admission>(db)`
+    with admission as materialized (
+      select *
+        from admit_call(
+               ${source}, ${requestId}, ${paces}::jsonb, ${limits.dailyCredits}, ${cost},
+               ${patience}, ${trialEvery}, ${verifiers}::jsonb)
+    ), submitting as (
+      insert into vendor_attempts (
+        lookup_id, vendor, n, request_id, state, credits, started_at, waited_ms
+      )
+      select ${lookupId}, ${vendor}, ${n}, ${requestId}, 'submitting', ${cost}, at, waited_ms
+        from admission
+       where kind = 'go'
+    ), skipped as (
+      insert into vendor_attempts (
+        lookup_id, vendor, n, request_id, state, reason, credits, started_at, ended_at
+      )
+      select ${lookupId}, ${vendor}, ${n}, ${requestId}, 'skip', 'daily_credits', 0, at, at
+        from admission
+       where kind = 'spent'
+    )
+    select kind,
+           why,
+           era,
+           at_ms as at,
+           after_ms as "afterMs"
+      from admission`;
+  const admission = only(rows);
+  if (admission.kind === 'wait') return admission;
   // Our own budget stopped the call, so this does not count as a vendor's response without a
   // result.
-  if (claimed.kind === 'spent') return over('fatal', 'daily_credits');
+  if (admission.kind === 'spent') return over('fatal', 'daily_credits');
   // Uses the exact time of the admission, because its day is the day whose budget pays for the
   // call. The time in the row is rounded and may be on the next day.
-  const askedAt = claimed.at;
-  const key = { lookupId, vendor, n, cost: claimed.cost, askedAt, era: claimed.era };
+  const key = { lookupId, vendor, n, cost, askedAt: admission.at, era: admission.era };
   return { kind: 'ask', turn, key, jobRef: null, requestedType };
 }
 
+/** The admission of a poll. The rest is null if the poll is not admitted or its job has ended. */
+type AdmittedPoll = Admission & {
+  readonly jobRef: string | null;
+  /** The cost of the call that started the job. */
+  readonly cost: number;
+  /** The time of that call, in milliseconds since the epoch. */
+  readonly askedAt: number;
+};
+
 /**
- * Claims the next poll of a job and counts it in the same statement.
+ * Claims the next poll of a job. One statement admits and counts it. The poll costs nothing, and
+ * needs no verifier, because the job is paid for.
  * @param pollMs the time until the poll is due; null or negative if it is
  */
 async function pollOrWait(
@@ -236,23 +256,49 @@ async function pollOrWait(
 ): Promise<NextStep> {
   if (pollMs !== null && pollMs > 0)
     return { kind: 'wait', why: 'pending', afterMs: pollMs };
-  const record = sql`
-    update vendor_attempts
-       set polls = polls + 1
-      from admission
-     where kind = 'go'
-       and lookup_id = ${attempt.lookupId}
-       and vendor = ${attempt.vendor}
-       and n = ${attempt.n}
-       and state = 'pending'
-    returning ${CLAIMED}`;
-  const { rates, dailyCredits } = call.limits;
-  const limits = { rates: rates.filter(({ exceptPolls }) => !exceptPolls), dailyCredits };
-  const source = accountOf(call.vendor);
-  const poll = { ...call, limits, source, cost: 0, requiredVerifiers: [] };
-  const claimed = await admitCall<Claimed>(db, poll, record);
-  if (claimed.kind === 'wait') return claimed;
-  const { era, jobRef, cost, askedAt } = claimed;
+  const { requestId, vendor, patienceMs } = call;
+  const { dailyCredits } = call.limits;
+  const rates = call.limits.rates.filter(({ exceptPolls }) => !exceptPolls);
+  const source = accountOf(vendor);
+  const poll = {
+    source,
+    requestId,
+    patienceMs,
+    cost: 0,
+    limits: { rates, dailyCredits },
+  };
+  const { paces, verifiers, patience, trialEvery } = termsOf(poll);
+  const rows = await run<AdmittedPoll>(db)`
+    with admission as materialized (
+      select *
+        from admit_call(
+               ${source}, ${requestId}, ${paces}::jsonb, ${dailyCredits}, ${poll.cost},
+               ${patience}, ${trialEvery}, ${verifiers}::jsonb)
+    ), poll as (
+      update vendor_attempts
+         set polls = polls + 1
+        from admission
+       where kind = 'go'
+         and lookup_id = ${attempt.lookupId}
+         and vendor = ${attempt.vendor}
+         and n = ${attempt.n}
+         and state = 'pending'
+      returning job_ref, credits, started_at
+    )
+    select kind,
+           why,
+           era,
+           at_ms as at,
+           after_ms as "afterMs",
+           job_ref as "jobRef",
+           credits::float8 as cost,
+           ${epochMs(sql`started_at`)} as "askedAt"
+      from admission left join poll on true`;
+  const polled = only(rows);
+  if (polled.kind === 'wait') {
+    return { kind: 'wait', why: polled.why, afterMs: polled.afterMs };
+  }
+  const { era, jobRef, cost, askedAt } = polled;
   // A later lookup has taken the job over since we read the state.
   if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: CHECK_AGAIN_MS };
   const key = { ...attempt, cost, askedAt, era };

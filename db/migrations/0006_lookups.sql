@@ -133,10 +133,13 @@ end $$;
 -- call of an open circuit breaker, and the cost in the daily budget are reserved. If a source has a
 -- limit, a budget, or an open breaker, its calls are admitted one after the other, because each
 -- admission first locks the source's row in source_health.
+--
+-- at: the time of the admission, and at_ms the same in milliseconds since the epoch. waited_ms: how
+-- long the call waited for its slot. after_ms: the time to wait before the next try.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
   verifiers jsonb,
-  out kind text, out why text, out era integer, out at timestamptz, out again_at timestamptz, out waited interval
+  out kind text, out why text, out era integer, out at timestamptz, out at_ms float8, out waited_ms integer, out after_ms float8
 ) language plpgsql as $$
 declare
   asker text := coalesce(a_request, '');
@@ -145,6 +148,7 @@ declare
   on_day date;
   latest timestamptz;
   slot record;
+  again_at timestamptz;
 begin
   kind := 'wait';
   insert into source_health (source) values (a_source) on conflict do nothing;
@@ -154,16 +158,18 @@ begin
   end if;
   era := health.era;
   at := clock_timestamp();
+  at_ms := extract(epoch from at) * 1000;
+  waited_ms := 0;
   on_day := (at at time zone 'UTC')::date;
 
-  select closed.why, closed.until into why, again_at from closed_until(health, at) closed;
+  select closed.why, ceil(extract(epoch from closed.until - at) * 1000) into why, after_ms from closed_until(health, at) closed;
   if why is not null then
     return;
   end if;
 
   if not has_verifier(verifiers, organization, on_day, at) then
     why := 'verifier_unavailable';
-    again_at := at;
+    after_ms := 0;
     return;
   end if;
 
@@ -186,10 +192,12 @@ begin
       if not slot.is_reserved and slot.slot_at <= latest then
         again_at := slot.slot_at - interval '2 s';
       end if;
+      after_ms := ceil(extract(epoch from again_at - at) * 1000);
       return;
     end if;
-    delete from source_slots where source = a_source and request_id = asker returning at - asked_at into waited;
-    waited := coalesce(waited, '0');
+    delete from source_slots where source = a_source and request_id = asker
+      returning extract(epoch from at - asked_at) * 1000 into waited_ms;
+    waited_ms := coalesce(waited_ms, 0);
   end if;
 
   if cost > 0 then

@@ -101,71 +101,102 @@ export async function claimDelivery(
   deliveryId: string,
   { webhookScheduleMs, webhookLongestRestMs }: WebhookRules,
 ): Promise<Claimed> {
+  const rests = {
+    firstMs: firstRestMs(webhookScheduleMs),
+    longestMs: webhookLongestRestMs,
+  };
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
     if (!row) throw new Refusal('delivery_missing');
-    const { state, step, stepAt, resends, organizationId } = row;
-    if (state !== 'pending') return { kind: 'over', state };
-    if (!row.final) return NOT_FINAL;
-    if (row.leasedMs > 0)
-      return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
-    const rests = {
-      firstMs: firstRestMs(webhookScheduleMs),
-      longestMs: webhookLongestRestMs,
-    };
-    // A longer wait was stored before the clock was set back, or by a longer schedule.
-    const longestMs = longestWaitMs(row, webhookScheduleMs, rests) + ROUNDING_MS;
-    if (row.dueMs > 0 && row.dueMs <= longestMs)
-      return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
-    if (row.suspended) {
-      // While webhooks are suspended, the retry schedule does not advance.
-      await putOff(tx, deliveryId, { step, stepAt: null }, SUSPENDED_MS);
-      return { kind: 'wait', why: 'suspended', afterMs: SUSPENDED_MS };
-    }
-    const owed = step === 0 || step >= webhookScheduleMs.length - 1;
+    const obstacle = obstacleTo(row, webhookScheduleMs, rests);
+    if (obstacle !== null) return obstacle;
+    if (row.suspended) return await waitForResumption(tx, row);
     const host = URL.parse(row.url ?? '')?.host ?? '';
-    const admission = await admitToHost(tx, { organizationId, host }, owed, rests);
-    if (admission.kind === 'wait') {
-      const { why, afterMs } = admission;
-      if (why === 'host_away') {
-        const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
-        await putOff(tx, deliveryId, place, afterMs);
-      } else {
-        // Sets checked_at to a time in the future, so that the sweep skips the delivery until its
-        // turn. Otherwise the sweep would spend all its time on waiting deliveries.
-        await tx
-          .update(webhookDeliveries)
-          .set({ checkedAt: sql`clock_timestamp() + ${span(afterMs)}` })
-          .where(eq(webhookDeliveries.id, deliveryId));
-      }
-      return admission;
+    const key = { organizationId: row.organizationId, host };
+    const isLast = row.step >= webhookScheduleMs.length - 1;
+    const admission = await admitToHost(tx, key, row.step === 0 || isLast, rests);
+    if (admission.kind === 'go') return await lease(tx, row, host, admission);
+    if (admission.why === 'host_away') {
+      const place = advance(row.step, row.stepAt, await clock(tx), webhookScheduleMs);
+      await putOff(tx, deliveryId, place, admission.afterMs);
+    } else {
+      await hideFromSweep(tx, deliveryId, admission.afterMs);
     }
-    const [claimed] = await tx
-      .update(webhookDeliveries)
-      .set({
-        leasedUntil: sql`clock_timestamp() + ${span(LEASE_MS)}`,
-        leasedHost: host,
-      })
-      .where(and(eq(webhookDeliveries.id, deliveryId), REPORTS_FINAL))
-      .returning({ at: sql<Date>`clock_timestamp()` });
-    if (!claimed) return NOT_FINAL;
-    const { at } = claimed;
-    const { era, provenNetworks } = admission;
-    const claim = {
-      deliveryId,
-      resends,
-      step,
-      organizationId,
-      host,
-      era,
-      provenNetworks,
-      at,
-    };
-    return { kind: 'attempt', claim };
+    return admission;
   });
 }
 
 type Locked = NonNullable<Awaited<ReturnType<typeof lockDelivery>>>;
+
+/** Returns why a delivery cannot be sent now by its own row, or null if it can. */
+function obstacleTo(
+  row: Locked,
+  scheduleMs: readonly number[],
+  rests: Rests,
+): Exclude<Claimed, { kind: 'attempt' }> | null {
+  if (row.state !== 'pending') return { kind: 'over', state: row.state };
+  if (!row.final) return NOT_FINAL;
+  if (row.leasedMs > 0) return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
+  // A longer wait was stored before the clock was set back, or by a longer schedule.
+  const longestMs = longestWaitMs(row, scheduleMs, rests) + ROUNDING_MS;
+  if (row.dueMs > 0 && row.dueMs <= longestMs)
+    return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
+  return null;
+}
+
+/** Waits while webhooks are suspended. The retry schedule does not advance. */
+async function waitForResumption(
+  tx: Transaction,
+  { id, step }: Locked,
+): Promise<Claimed> {
+  await putOff(tx, id, { step, stepAt: null }, SUSPENDED_MS);
+  return { kind: 'wait', why: 'suspended', afterMs: SUSPENDED_MS };
+}
+
+/**
+ * Sets checked_at to a time in the future, so that the sweep skips the delivery until its turn.
+ * Otherwise the sweep would spend all its time on waiting deliveries.
+ */
+async function hideFromSweep(
+  tx: Transaction,
+  deliveryId: string,
+  afterMs: number,
+): Promise<void> {
+  await tx
+    .update(webhookDeliveries)
+    .set({ checkedAt: sql`clock_timestamp() + ${span(afterMs)}` })
+    .where(eq(webhookDeliveries.id, deliveryId));
+}
+
+/** Takes the lease for an admitted attempt, unless the reported result is no longer final. */
+async function lease(
+  tx: Transaction,
+  { id, resends, step, organizationId }: Locked,
+  host: string,
+  { era, provenNetworks }: Pick<Claim, 'era' | 'provenNetworks'>,
+): Promise<Claimed> {
+  const [claimed] = await tx
+    .update(webhookDeliveries)
+    .set({
+      leasedUntil: sql`clock_timestamp() + ${span(LEASE_MS)}`,
+      leasedHost: host,
+    })
+    .where(and(eq(webhookDeliveries.id, id), REPORTS_FINAL))
+    .returning({ at: sql<Date>`clock_timestamp()` });
+  if (!claimed) return NOT_FINAL;
+  const { at } = claimed;
+  const claim = {
+    deliveryId: id,
+    resends,
+    step,
+    organizationId,
+    host,
+    era,
+    provenNetworks,
+    at,
+  };
+  return { kind: 'attempt', claim };
+}
 
 /**
  * Returns the longest time that a delivery may still wait by the rule that set the time of its next

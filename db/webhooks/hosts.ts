@@ -170,21 +170,42 @@ async function noteSilence(
   reason: AttemptReason,
   restMs: number,
 ): Promise<void> {
-  await run(tx)`
-    insert into webhook_hosts as h (organization_id, host, failures, failing_since, last_reason)
-    values (${organizationId}, ${host}, 1, clock_timestamp(), ${reason})
-    on conflict (organization_id, host) do update
-       set (failures, last_reason, failing_since, era, times_opened, open_until) = (
-             select h.failures + 1, excluded.last_reason,
-                    case h.failures when 0 then excluded.failing_since else h.failing_since end,
-                    h.era + opens::int, h.times_opened + opens::int,
-                    case when opens
-                         then clock_timestamp()
-                           + ${span(restMs)} * least(power(2, h.times_opened), ${LONGEST_REST})
-                         else h.open_until end
-               from (select case when h.open_until is null
-                                 then h.failures + 1 >= ${FAILURES_TO_OPEN}
-                                 else not ${lasts(sql`h.open_until`, restMs * LONGEST_REST)}
-                            end as opens) trial)
-     where h.era = ${era}`;
+  const { failures, failingSince, openUntil } = webhookHosts;
+  const [counted] = await tx
+    .insert(webhookHosts)
+    .values({
+      organizationId,
+      host,
+      failures: 1,
+      failingSince: sql`clock_timestamp()`,
+      lastReason: reason,
+    })
+    .onConflictDoUpdate({
+      target: [webhookHosts.organizationId, webhookHosts.host],
+      set: {
+        failures: sql`${failures} + 1`,
+        failingSince: sql`
+          case when ${failures} = 0 then excluded.failing_since else ${failingSince} end`,
+        lastReason: reason,
+      },
+      setWhere: eq(webhookHosts.era, era),
+    })
+    .returning({ failures });
+  if (counted === undefined || counted.failures < FAILURES_TO_OPEN) return;
+  await tx
+    .update(webhookHosts)
+    .set({
+      era: sql`era + 1`,
+      timesOpened: sql`times_opened + 1`,
+      openUntil: sql`
+        clock_timestamp() + ${span(restMs)} * least(power(2, times_opened), ${LONGEST_REST})`,
+    })
+    .where(
+      and(
+        eq(webhookHosts.organizationId, organizationId),
+        eq(webhookHosts.host, host),
+        // False during the rest. Null while the breaker is closed.
+        sql`${lasts(openUntil, restMs * LONGEST_REST)} is not true`,
+      ),
+    );
 }
