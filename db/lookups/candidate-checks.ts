@@ -91,7 +91,7 @@ export async function nextCandidate(
        where id = ${turn.lookupId}
          and turn_of = ${turn.requestId}
          and turn_until = ${turn.until}
-      returning turn_until
+      returning turn_until, opened_at
     ), waiting as (
       select *, coalesce(${isPaused}, false) and not ${isDeadline}::boolean as is_later
         from candidates
@@ -142,7 +142,8 @@ export async function nextCandidate(
                and c.reason <> 'greylisted'
                and not starts_with(c.reason, 'verifier_')
                and c.at > now() - interval '24 hours') as undecided,
-           ${epochMs(sql`clock_timestamp() - s.named_at`)} as "waitedMs",
+           -- A copied candidate may be older than the lookup.
+           ${epochMs(sql`clock_timestamp() - greatest(s.named_at, renewed.opened_at)`)} as "waitedMs",
            ${namedBy(0)} as "namedBy"
       from renewed left join best s on true`;
   if (next === undefined) return null;

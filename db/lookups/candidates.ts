@@ -104,33 +104,49 @@ async function nameCandidates(tx: Transaction, named: RecordedCandidates): Promi
                   "isCurrent" boolean, confidence real)
        where not is_suppressed(${npi}, email)
        order by email collate "C"
+    ), every_claim as (
+      select email, ${source} as source, "vendorType" as type, verdict, "validatedAt" as validated_at,
+             "isCurrent" as is_current, confidence, ${at}::timestamptz as named_at, true as is_new
+        from named
+      union all
+      select c.email, c.source, c.claimed_type, c.claimed_verdict, c.claimed_date,
+             c.is_current, c.confidence, c.named_at, false
+        from candidates c join named using (email)
+       where c.lookup_id = ${lookupId} and c.verdict is null
+    ), claim as (
+      -- If two sources named the address, the claim with the newer date counts.
+      select distinct on (email) *
+        from every_claim
+       order by email, validated_at desc nulls last, is_new desc
+    ), proven as (
+      select email, bool_and(repeats_input) as repeats_input, bool_or(may_store) as may_store
+        from (
+          select email, ${repeatsInput}::boolean as repeats_input, ${mayStore}::boolean as may_store
+            from named
+          union all
+          select email, repeats_input, may_store from candidates where lookup_id = ${lookupId}
+          union all
+          select email, repeats_input, true from stored_emails where npi = ${npi}
+        ) source
+       group by email
+    ), fresh as (
+      -- An address that was checked recently and is valid is not checked again.
+      select email, verdict, email_type, reason, last_validated_at
+        from stored_emails
+       where npi = ${npi}
+         and verdict = 'valid'
+         and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
     ), stored as (
       insert into candidates (
         lookup_id, npi, email, source, claimed_type, claimed_verdict, claimed_date, is_current,
-        confidence, repeats_input, may_store, named_at, verdict, email_type, reason, validated_at
+        confidence, named_at, repeats_input, may_store, verdict, email_type, reason, validated_at
       )
-      select ${lookupId}, ${npi}, n.email, claim.*,
-             ${repeatsInput} and coalesce(s.repeats_input, true) and coalesce(c.repeats_input, true),
-             ${mayStore} or s.email is not null or coalesce(c.may_store, false), ${at}::timestamptz,
-             -- An address that was checked recently and is valid is not checked again.
+      select ${lookupId}, ${npi}, email, claim.source, claim.type, claim.verdict,
+             claim.validated_at, claim.is_current, claim.confidence, claim.named_at,
+             proven.repeats_input, proven.may_store,
              fresh.verdict, fresh.email_type, fresh.reason, fresh.last_validated_at
-        from named n
-        left join candidates c on c.lookup_id = ${lookupId} and c.email = n.email
-        left join stored_emails s on s.npi = ${npi} and s.email = n.email
-        left join stored_emails fresh
-          on fresh.npi = s.npi and fresh.email = s.email and fresh.verdict = 'valid'
-         and fresh.last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
-       cross join lateral (
-         -- If two sources named the address, the claim with the newer date counts.
-         select ${source} as source, n."vendorType", n.verdict, n."validatedAt" as at,
-                n."isCurrent", n.confidence
-         union all
-         select c.source, c.claimed_type, c.claimed_verdict, c.claimed_date, c.is_current,
-                c.confidence
-          where c.claimed_date > coalesce(n."validatedAt", '-infinity') and c.verdict is null
-         order by at desc nulls last
-         limit 1) claim
-       order by n.email collate "C"
+        from claim join proven using (email) left join fresh using (email)
+       order by email collate "C"
           on conflict (lookup_id, email) do update
          set source = excluded.source,
              claimed_type = excluded.claimed_type,
@@ -138,6 +154,7 @@ async function nameCandidates(tx: Transaction, named: RecordedCandidates): Promi
              claimed_date = excluded.claimed_date,
              is_current = excluded.is_current,
              confidence = excluded.confidence,
+             named_at = excluded.named_at,
              repeats_input = excluded.repeats_input,
              may_store = excluded.may_store,
              -- A rejected address is checked again, because two sources count for more than one.
@@ -214,18 +231,7 @@ interface KnownAddresses extends Pick<Candidate, 'npi' | 'lookupId'> {
 
 /**
  * Copies the known addresses of an NPI that may be returned once they are checked into a lookup.
- * Safe to repeat. They are:
- *
- * - valid addresses of the directory that are no longer fresh
- * - addresses that an operator imported and that were never checked
- * - addresses whose rejection was undone (`forgetChecks`)
- * - addresses that name servers or a verifier rejected more than a day ago. An address that only our
- *   own rules or its source rejected is left out. If the retention job has deleted the evidence, the
- *   reason is unknown, and the address is copied
- * - candidates of earlier lookups that were never checked, with the pause that a mail server asked for
- * - addresses that NPPES lists
- *
- * If several of these name an address, the newest is copied.
+ * Safe to repeat. Each kind of address has its CTE. If several name an address, the newest is copied.
  * @returns true if the lookup has candidates to check
  */
 export async function copyKnown(
@@ -233,59 +239,78 @@ export async function copyKnown(
   { npi, lookupId, listed, freshnessMs, canVerify }: KnownAddresses,
 ): Promise<boolean> {
   const rows = await run<{ waits: boolean }>(db)`
-    with known as (
-      select s.email, s.source, s.email_type as claimed_type, s.repeats_input,
-             case
-               when s.verdict = 'valid' or s.reason = 'imported' and s.last_validated_at is not null
-                 then 'valid'
-               else 'unknown'
-             end as claimed_verdict,
-             case when s.verdict = 'valid' or s.reason = 'imported' then s.last_validated_at end
-               as claimed_date,
-             null::timestamptz as check_after,
-             s.updated_at as at,
-             s.verdict = 'valid' or s.reason is distinct from 'imported' as is_stale
-        from stored_emails s
-       where s.npi = ${npi}
-         and case
-               when s.verdict = 'valid'
-                 then s.last_validated_at < clock_timestamp() - ${span(freshnessMs)}
-               when s.verdict = 'unknown' and s.reason in ('imported', 'forgotten') then true
-               else s.updated_at < clock_timestamp() - ${span(RECHECK_MS)} and (
-                 exists (
-                   select from email_checks c
-                    where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
-                      and (c.kind = 'verifier' or c.kind = 'local'
-                           and c.reason = any(${sql.param(DNS_REFUSALS)}::text[])))
-                 or not exists (
-                   select from email_checks c
-                    where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))
-             end
-      union all
-      select c.email, c.source, c.claimed_type, c.repeats_input, c.claimed_verdict, c.claimed_date,
-             c.check_after, c.named_at, false
+    with theirs as (
+      select * from stored_emails where npi = ${npi}
+    ), stale as (
+      -- Valid addresses of the directory that are no longer fresh.
+      select email, source, email_type as claimed_type, repeats_input,
+             'valid' as claimed_verdict, last_validated_at as claimed_date, updated_at as at
+        from theirs
+       where verdict = 'valid' and last_validated_at < clock_timestamp() - ${span(freshnessMs)}
+    ), imported as (
+      -- Addresses that an operator imported and that were never checked.
+      select email, source, email_type as claimed_type, repeats_input,
+             case when last_validated_at is null then 'unknown' else 'valid' end as claimed_verdict,
+             last_validated_at as claimed_date, updated_at as at
+        from theirs
+       where verdict = 'unknown' and reason = 'imported'
+    ), rejected as (
+      -- Addresses whose rejection was undone (forget_checks), and those that name servers or a
+      -- verifier rejected more than a day ago. An address that only our own rules or its source
+      -- rejected is left out. If the retention job has deleted the evidence, the reason is unknown,
+      -- and the address is copied.
+      select email, source, email_type as claimed_type, repeats_input,
+             'unknown' as claimed_verdict, null::timestamptz as claimed_date, updated_at as at
+        from theirs s
+       where verdict <> 'valid'
+         and (verdict = 'unknown' and reason = 'forgotten'
+              or reason is distinct from 'imported'
+                 and updated_at < clock_timestamp() - ${span(RECHECK_MS)}
+                 and (exists (
+                        select from email_checks c
+                         where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
+                           and (c.kind = 'verifier' or c.kind = 'local'
+                                and c.reason = any(${sql.param(DNS_REFUSALS)}::text[])))
+                      or not exists (
+                        select from email_checks c
+                         where c.npi = s.npi and c.email = s.email and c.kind = 'verdict')))
+    ), unchecked as (
+      -- Candidates of earlier lookups that were never checked. They keep their age, and the pause
+      -- that a mail server asked for.
+      select email, source, claimed_type, repeats_input, claimed_verdict, claimed_date,
+             named_at as at, check_after
         from candidates c
-       where c.npi = ${npi}
-         and c.lookup_id <> ${lookupId}
-         and c.verdict is null
-         and c.may_store
+       where npi = ${npi}
+         and lookup_id <> ${lookupId}
+         and verdict is null
+         and may_store
          -- Leaves out candidates that another lookup has checked since then.
-         and not exists (
-           select from stored_emails s
-            where s.npi = c.npi and s.email = c.email and s.updated_at >= c.named_at)
-      union all
-      select email, 'nppes', null, false, 'unknown', null, null, '-infinity', false
+         and not exists (select from theirs s where s.email = c.email and s.updated_at >= c.named_at)
+    ), listed as (
+      -- Addresses that NPPES lists and the directory does not have.
+      select email
         from unnest(${sql.param([...listed])}::text[]) listed (email)
-       where not exists (select from stored_emails s where s.npi = ${npi} and s.email = listed.email)
+       where not exists (select from theirs s where s.email = listed.email)
+    ), known as (
+      select *, null::timestamptz as check_after, null::timestamptz as named_at, true as is_stale
+        from stale
+      union all
+      select *, null, null, false from imported
+      union all
+      select *, null, null, true from rejected
+      union all
+      select *, at, false from unchecked
+      union all
+      select email, 'nppes', null, false, 'unknown', null, '-infinity', null, null, false from listed
     ), newest as (
-      select distinct on (email) * from known order by email, at desc
+      select distinct on (email) * from known order by email, at desc, check_after desc nulls last
     ), copied as (
       insert into candidates (
         lookup_id, npi, email, source, claimed_type, claimed_verdict, claimed_date, repeats_input,
-        may_store, check_after
+        may_store, check_after, named_at
       )
       select ${lookupId}, ${npi}, email, source, claimed_type, claimed_verdict, claimed_date,
-             repeats_input, true, check_after
+             repeats_input, true, check_after, coalesce(named_at, clock_timestamp())
         from newest
        where (${canVerify}::boolean or claimed_verdict = 'valid'
                and claimed_date >= clock_timestamp() - ${span(freshnessMs)})
@@ -293,7 +318,8 @@ export async function copyKnown(
        order by email collate "C"
           on conflict do nothing
       returning email, source, claimed_verdict
-    ), named as (
+    ), evidence as (
+      -- A source that the evidence has for this address did not name it again.
       insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
       select ${npi}, c.email, ${lookupId}, 'named', c.source, c.claimed_verdict,
              case when n.is_stale or exists (

@@ -180,64 +180,10 @@ export async function forgetChecks(
 
 async function removeChecks(
   tx: Transaction,
-  doubted: DoubtedChecks,
+  { since, until, verdictReason, source }: DoubtedChecks,
 ): Promise<ForgottenChecks> {
-  const { verdictReason, source } = doubted;
-  const since = doubted.since.toISOString();
-  const until = doubted.until.toISOString();
   const rows = await run<ForgottenChecks>(tx)`
-    with rejections as materialized (
-      select id, npi, email
-        from email_checks
-       where at >= ${since}::timestamptz
-         and at < ${until}::timestamptz
-         and kind in ('local', 'verifier')
-         and verdict <> 'valid'
-         and (${verdictReason}::text is null or reason = ${verdictReason})
-         and (${source}::text is null or kind = 'verifier' and source = ${source})
-    ), doubted as (
-      select distinct npi, email from rejections
-    ), waiting as (
-      -- Rejected candidates wait for a check again.
-      update candidates c
-         set verdict = null, email_type = null, reason = null, validated_at = null
-        from doubted
-       where (c.npi, c.email) = (doubted.npi, doubted.email) and c.verdict <> 'valid'
-    ), held as (
-      -- Rows are locked in the same order as in all other statements, so that no two statements can
-      -- deadlock.
-      select s.npi, s.email
-        from stored_emails s join doubted using (npi, email)
-       where s.verdict <> 'valid' and s.reason is distinct from 'imported'
-       order by s.npi, s.email
-         for update of s
-    ), addresses as (
-      update stored_emails s
-         set verdict = 'unknown',
-             reason = 'forgotten',
-             last_validated_at = null,
-             updated_at = clock_timestamp()
-        from held
-       where (s.npi, s.email) = (held.npi, held.email)
-      returning 1
-    ), checks as (
-      delete from email_checks where id = any(array(select id from rejections)) returning 1
-    ), misses as (
-      update vendor_attempts a
-         set reason = null
-        from (
-          select distinct n.lookup_id, n.source
-            from email_checks n join doubted using (npi, email)
-           where n.kind = 'named'
-        ) named
-       where a.lookup_id = named.lookup_id
-         and a.vendor = named.source
-         and a.state = 'found'
-         and a.reason = 'none_valid'
-      returning 1
-    )
-    select (select count(*)::int from checks) as checks,
-           (select count(*)::int from addresses) as addresses,
-           (select count(*)::int from misses) as misses`;
+    select checks, addresses, misses
+      from forget_checks(${since.toISOString()}, ${until.toISOString()}, ${verdictReason}, ${source})`;
   return only(rows);
 }

@@ -312,12 +312,12 @@ end $$;
 -- requests is completed or not_found, or if none of the lookup's requests is open any more. The
 -- function also marks the vendor calls that found an address which a client received, and deletes
 -- the slots that the requests were waiting for. If a professional address was looked for in vain, it
--- stores the time in the person's personal addresses (professional_sought_at). It runs at the end of the settling transaction, so that the lookups
--- are locked last.
+-- stores the time in the person's personal addresses (professional_sought_at). It runs at the end of
+-- the settling transaction, so that the lookups are locked last.
 --
--- The settings force one generic plan that uses only indexes. Without them, PostgreSQL estimates
--- that a generic plan is expensive for a list of ids and plans each call again. A plan that was
--- made while the tables were small would read whole tables.
+-- The settings keep one plan that uses only indexes. Without them, PostgreSQL plans each call again,
+-- because a generic plan for a list of ids seems expensive. A plan that was made while the tables
+-- were small would read whole tables.
 create function close_lookups(request_ids text[]) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -342,4 +342,48 @@ begin
    where r.id = any(request_ids) and l.id = r.lookup_id and l.closed_at is null
      and (r.status <> 'failed' or not exists (
        select from requests other where other.lookup_id = l.id and other.settled_at is null));
+end $$;
+
+-- Undoes rejections that may be wrong: those in a period, with a reason (null for any), and by a
+-- verifier (null for any, and for our own checks). The rejected addresses wait for a check again, the
+-- evidence is deleted, and the vendors that named the addresses are called again. Valid addresses stay.
+--
+-- Rows are locked in the order candidates, stored_emails, email_checks, like in all other statements,
+-- so that no two can deadlock. Each table is locked before its update, because an update has no order.
+create function forget_checks(
+  since timestamptz, until timestamptz, a_reason text, a_source text,
+  out checks integer, out addresses integer, out misses integer
+) language plpgsql as $$
+declare
+  rejections bigint[] := array(
+    select id from email_checks
+     where at >= since and at < until and kind in ('local', 'verifier') and verdict <> 'valid'
+       and (a_reason is null or reason = a_reason)
+       and (a_source is null or kind = 'verifier' and source = a_source));
+begin
+  perform from candidates c
+    where (c.npi, c.email) in (select npi, email from email_checks where id = any(rejections)) and c.verdict <> 'valid'
+    order by c.lookup_id, c.email collate "C" for update;
+  update candidates c set verdict = null, email_type = null, reason = null, validated_at = null
+    where (c.npi, c.email) in (select npi, email from email_checks where id = any(rejections)) and c.verdict <> 'valid';
+
+  perform from stored_emails s
+    where (s.npi, s.email) in (select npi, email from email_checks where id = any(rejections))
+      and s.verdict <> 'valid' and s.reason is distinct from 'imported'
+    order by s.npi, s.email for update;
+  update stored_emails s
+     set verdict = 'unknown', reason = 'forgotten', last_validated_at = null, updated_at = clock_timestamp()
+    where (s.npi, s.email) in (select npi, email from email_checks where id = any(rejections))
+      and s.verdict <> 'valid' and s.reason is distinct from 'imported';
+  get diagnostics addresses = row_count;
+
+  update vendor_attempts a set reason = null
+    where a.state = 'found' and a.reason = 'none_valid' and (a.lookup_id, a.vendor) in (
+      select n.lookup_id, n.source from email_checks n
+       where n.kind = 'named'
+         and (n.npi, n.email) in (select npi, email from email_checks where id = any(rejections)));
+  get diagnostics misses = row_count;
+
+  delete from email_checks where id = any(rejections);
+  get diagnostics checks = row_count;
 end $$;

@@ -1,8 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
-import { desc, type SQL, sql } from 'drizzle-orm';
+import { and, desc, isNotNull, isNull, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import {
   type Database,
-  only,
   query,
   run,
   type Transaction,
@@ -10,7 +9,16 @@ import {
 } from '../connection/client.ts';
 import { DatabaseError } from '../connection/errors.ts';
 import { type ChangedBy, recordAudit } from '../operations/audit.ts';
-import { auditLog } from '../schema.ts';
+import { clockTime } from '../schema/columns.ts';
+import {
+  auditLog,
+  candidates,
+  emailChecks,
+  lookups,
+  requests,
+  storedEmails,
+  vendorProfiles,
+} from '../schema.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
 /**
@@ -228,9 +236,7 @@ async function erase(
     // tables of its CTEs in their order.
     await tx.execute(sql`
       lock table candidates, stored_emails, email_checks in share row exclusive mode`);
-    erasure = only(
-      await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)),
-    );
+    erasure = await eraseAddresses(tx, subject, by.reason);
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
     if (isRehearsal) throw rehearsed;
   }).catch((error) => {
@@ -240,84 +246,111 @@ async function erase(
 }
 
 /**
- * Builds the statement that erases a person's addresses. Requests keep their status, price, and
- * ledger entries.
+ * Erases a person's addresses, table by table. The locks of `erase` keep other writers out, so all
+ * statements see the same rows. Requests keep their status, price, and ledger entries.
  */
-function eraseAddresses(subject: DataSubject, reason: string): SQL {
-  const { npi, email } = keysOf(subject);
-  const isTheirs = (address: SQL) =>
-    sql`(npi = ${npi} or ${address} = any(array(select email from addresses)))`;
-  const inColumn = isTheirs(sql`email`);
-  return sql`
-    with addresses as materialized (
-      -- Selects all addresses that were ever stored for the NPI, except those of another person.
-      select ${email}::text as email
-      union
-      select email from candidates where npi = ${npi}
-      union
-      select email from stored_emails where npi = ${npi}
-      union
-      select email from email_checks where npi = ${npi}
-       group by email having not bool_or(kind = 'identity')
-      union
-      select email from requests where npi = ${npi} and email is not null and test_outcome is null
-      union
-      select endpoint_address(endpoint) from provider_endpoints
-       where npi = ${npi} and endpoint like '%@%'
-    ), tombstones as (
-      insert into suppressions as s (kind, value, origin, reason)
-      select kind, value, 'erasure', ${reason}
-        from (
-          select 'npi' as kind, ${npi}::text as value
-          union
-          select 'email', encode(sha256(convert_to(email, 'UTF8')), 'hex') from addresses
-           order by 1, 2) t
-       where value is not null
-          on conflict (kind, value) do update set origin = excluded.origin, reason = excluded.reason
-       where s.origin <> excluded.origin
-      returning 1
-    ), erased as (
-      update requests
-         set email = null, email_type = null, email_last_validated_at = null,
-             erased_at = clock_timestamp()
-       where email is not null and test_outcome is null and ${inColumn}
-      returning id, batch_id
-    ), excerpts as (
-      -- A receiver's response may repeat the address that we sent. This is true even for a request
-      -- whose address was deleted since, at the end of its retention.
-      update webhook_attempts set response_excerpt = null
-       where response_excerpt is not null and delivery_id in (
-         select d.id from webhook_deliveries d
-           join (
-             select id, batch_id from erased
-             union
-             select id, batch_id from requests where npi = ${npi}) e on e.batch_id = d.batch_id
-          where d.request_id is null or d.request_id = e.id)
-      returning 1
-    ), misses as (
-      update lookups set facts = null
-       where facts is not null
-         and npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))
-    ), candidates as (
-      delete from candidates where ${inColumn} returning 1
-    ), stored as (
-      delete from stored_emails where ${inColumn} returning 1
-    ), checks as (
-      delete from email_checks where ${inColumn} returning 1
-    ), profiles as (
-      delete from vendor_profiles
-       where npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))
-      returning 1
-    ), endpoints as (
-      delete from provider_endpoints
-       where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)} returning 1
+async function eraseAddresses(tx: Transaction, subject: DataSubject, reason: string) {
+  const { npi } = keysOf(subject);
+  const addresses = await listAddresses(tx, subject);
+  const isTheirs = (address: SQLWrapper) =>
+    sql`(npi = ${npi} or ${address} = any(${sql.param(addresses)}::text[]))`;
+  // Read before the evidence is deleted below.
+  const evidence = await tx
+    .selectDistinct({ npi: emailChecks.npi })
+    .from(emailChecks)
+    .where(isTheirs(emailChecks.email));
+  const npis = sql.param([...evidence.map((check) => check.npi), npi]);
+  const suppressed = await suppressErased(tx, npi, addresses, reason);
+  const results = await tx
+    .update(requests)
+    .set({
+      email: null,
+      emailType: null,
+      emailLastValidatedAt: null,
+      erasedAt: clockTime,
+    })
+    .where(
+      and(
+        isNotNull(requests.email),
+        isNull(requests.testOutcome),
+        isTheirs(requests.email),
+      ),
     )
-    select (select count(*)::int from tombstones) as suppressions,
-           (select count(*)::int from candidates) as candidates,
-           (select count(*)::int from stored) as "storedEmails",
-           (select count(*)::int from checks) as "emailChecks",
-           (select count(*)::int from erased) as results,
-           (select count(*)::int from excerpts) as "receiverExcerpts",
-           (select count(*)::int from profiles) as "vendorProfiles",
-           (select count(*)::int from endpoints) as endpoints`;
+    .returning({ id: requests.id });
+  const resultIds = results.map(({ id }) => id);
+  // A receiver's response may repeat the address that we sent. This is true even for a request
+  // whose address was deleted since, at the end of its retention.
+  const excerpts = await tx.execute(sql`
+    update webhook_attempts
+       set response_excerpt = null
+     where response_excerpt is not null
+       and delivery_id in (
+         select d.id
+           from requests r join webhook_deliveries d on d.batch_id = r.batch_id
+          where (r.npi = ${npi} or r.id = any(${sql.param(resultIds)}::text[]))
+            and (d.request_id is null or d.request_id = r.id))`);
+  await tx
+    .update(lookups)
+    .set({ facts: null })
+    .where(and(isNotNull(lookups.facts), sql`npi = any(${npis}::text[])`));
+  const named = await tx.delete(candidates).where(isTheirs(candidates.email));
+  const stored = await tx.delete(storedEmails).where(isTheirs(storedEmails.email));
+  const checks = await tx.delete(emailChecks).where(isTheirs(emailChecks.email));
+  const profiles = await tx
+    .delete(vendorProfiles)
+    .where(sql`npi = any(${npis}::text[])`);
+  const endpoints = await tx.execute(sql`
+    delete from provider_endpoints
+     where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)}`);
+  return {
+    suppressions: suppressed.count,
+    candidates: named.count,
+    storedEmails: stored.count,
+    emailChecks: checks.count,
+    results: results.length,
+    receiverExcerpts: excerpts.count,
+    vendorProfiles: profiles.count,
+    endpoints: endpoints.count,
+  };
+}
+
+/**
+ * Lists the address of a privacy request, and all addresses that were ever stored for the NPI,
+ * except those of another person.
+ */
+async function listAddresses(tx: Transaction, subject: DataSubject): Promise<string[]> {
+  if ('email' in subject) return [subject.email];
+  const { npi } = subject;
+  const known = await run<{ email: string }>(tx)`
+    select email from candidates where npi = ${npi}
+    union
+    select email from stored_emails where npi = ${npi}
+    union
+    select email from email_checks where npi = ${npi}
+     group by email having not bool_or(kind = 'identity')
+    union
+    select email from requests
+     where npi = ${npi} and email is not null and test_outcome is null
+    union
+    select endpoint_address(endpoint) from provider_endpoints
+     where npi = ${npi} and endpoint like '%@%'`;
+  return known.map(({ email }) => email);
+}
+
+/** Suppresses an erased NPI, if it was given, and the hashes of the erased addresses. */
+async function suppressErased(
+  tx: Transaction,
+  npi: string | null,
+  addresses: readonly string[],
+  reason: string,
+) {
+  const erased = addresses.map((email) => suppressionOf({ email }));
+  if (npi !== null) erased.push(suppressionOf({ npi }));
+  return await tx.execute(sql`
+    insert into suppressions as s (kind, value, origin, reason)
+    select kind, value, 'erasure', ${reason}
+      from jsonb_to_recordset(${JSON.stringify(erased)}::jsonb) erased (kind text, value text)
+     order by kind, value
+        on conflict (kind, value) do update set origin = excluded.origin, reason = excluded.reason
+     where s.origin <> excluded.origin`);
 }

@@ -229,6 +229,7 @@ export const candidates = pgTable(
      * returned only to requests of its lookup.
      */
     mayStore: boolean('may_store').notNull(),
+    /** When the source named it. A lookup that copies an unchecked candidate copies its age. */
     namedAt: time('named_at').notNull().default(clockTime),
     /** The end of the pause that the mail server asked for (greylisting). */
     checkAfter: time('check_after'),

@@ -282,11 +282,12 @@ test.serial(
     select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
     t.deepEqual([...bought], [], 'nobody was paid for it');
     const copied = await stack.db.drizzle.execute(sql`
-    select email from candidates where npi = ${npi} and lookup_id <> 'lookup-that-left-it'`);
+    select email, named_at < now() - interval '29 days' as is_old
+      from candidates where npi = ${npi} and lookup_id <> 'lookup-that-left-it'`);
     t.deepEqual(
       [...copied],
-      [{ email }],
-      'an address that may not be kept reaches only its lookup',
+      [{ email, is_old: true }],
+      'an address that may not be kept reaches only its lookup, and a copy keeps its age',
     );
   },
 );
