@@ -5,7 +5,7 @@ import type { BatchStart } from '../db/requests/outbox.ts';
 import type { Retention } from '../db/requests/retention.ts';
 import type { SubmitRules } from '../db/requests/submit.ts';
 import type { UploadStart } from '../db/uploads/parts.ts';
-import type { DeliveryStart } from '../db/webhooks/resends.ts';
+import type { DeliveryStart } from '../db/webhooks/due.ts';
 import type { EmailType } from '../db/words.ts';
 import type { Settled } from '../workflows/messages.ts';
 import type { Registry } from './person/registry.ts';

@@ -1,7 +1,7 @@
 import type { Client } from '@temporalio/client';
 import type { BatchStart } from '../db/requests/outbox.ts';
 import type { UploadStart } from '../db/uploads/parts.ts';
-import type { DeliveryStart } from '../db/webhooks/resends.ts';
+import type { DeliveryStart } from '../db/webhooks/due.ts';
 import {
   type BatchInput,
   DELIVERY_TIMEOUT,

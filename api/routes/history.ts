@@ -1,6 +1,7 @@
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { listBatches } from '../../db/requests/batches.ts';
 import { batchObject } from '../../db/requests/envelope.ts';
+import { noteDeliveryLook } from '../../db/webhooks/due.ts';
 import {
   LISTED_CHARACTERS,
   type LoggedDelivery,
@@ -8,12 +9,7 @@ import {
   listOrganizationDeliveries,
   readOwnDelivery,
 } from '../../db/webhooks/log.ts';
-import {
-  MAX_RESENDS,
-  noteDeliveryLook,
-  resendOwn,
-  resendOwnFailed,
-} from '../../db/webhooks/resends.ts';
+import { readResent, resend } from '../../db/webhooks/resends.ts';
 import { startDelivery } from '../../workflows/starts.ts';
 import { parseJson, readBody } from '../http/json-body.ts';
 import { readInTurn } from '../http/turn-queue.ts';
@@ -80,21 +76,22 @@ export function historyHandlers(deps: HistoryDeps) {
       });
       return presented(found, Number.POSITIVE_INFINITY);
     },
-    resendDelivery: (request, h) => resend(request, h, deps),
+    resendDelivery: (request, h) => resendOne(request, h, deps),
     resendFailedDeliveries: (request, h) => resendFailed(request, h, deps),
   } satisfies Record<string, Lifecycle.Method>;
 }
 
-async function resend(
+async function resendOne(
   request: Request,
   h: ResponseToolkit,
   { db, log, starter }: HistoryDeps,
 ): Promise<ResponseObject> {
   const { batch_id, delivery_id } = idsOf(request);
   const { organizationId } = request.auth.credentials;
-  const which = { organizationId, batchId: batch_id, deliveryId: delivery_id };
+  const owner = { organizationId, batchId: batch_id };
   const outcome = await request.app.place.inTurn(async () => {
-    const resent = await resendOwn(db, which);
+    const one = { kind: 'one', deliveryId: delivery_id, owner } as const;
+    const resent = await resend(db, one, 'customer');
     if (resent.kind !== 'unknown') return resent;
     throw await unknownId(db, 'delivery_not_found', organizationId, batch_id);
   });
@@ -110,10 +107,10 @@ async function resend(
     default:
       return outcome satisfies never;
   }
-  const { delivery, npis } = outcome;
+  const { delivery, npis } = await readResent(db, delivery_id);
   // The resend is committed. If Temporal is down, the reconciler's sweep starts its workflow later.
   const started = await starter.start((...temporal) =>
-    startDelivery(...temporal, { ...which, npis }),
+    startDelivery(...temporal, { ...owner, deliveryId: delivery_id, npis }),
   );
   if (started) {
     // If this update fails, the reconciler's sweep starts the workflow again. That does no harm.
@@ -136,11 +133,13 @@ async function resendFailed(
   const bytes = await readBody(request.raw.req);
   const outcome = await request.app.place.inTurn(async () => {
     const since = failedSince(request, bytes);
-    return await resendOwnFailed(db, { organizationId, since, limit: MAX_RESENDS });
+    const failed = { kind: 'failed', organizationId, since, until: null } as const;
+    return await resend(db, failed, 'customer');
   });
+  if (outcome.kind !== 'resent') throw problem('webhooks_suspended');
   // The reconciler's next sweep starts the workflows.
-  if (!outcome) throw problem('webhooks_suspended');
-  const { resent, more } = outcome;
+  const { more } = outcome;
+  const resent = outcome.ids.length;
   log.info({ organization_id: organizationId, resent }, 'failed deliveries resent');
   return h.response({ resent, more }).code(202);
 }

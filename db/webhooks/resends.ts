@@ -1,42 +1,72 @@
-import { and, asc, eq, gte, isNull, lte, or, sql } from 'drizzle-orm';
+import { and, asc, eq, gt, isNull, lte, or, type SQL, sql } from 'drizzle-orm';
 import {
   type Database,
   isAhead,
+  lasts,
   moment,
   only,
   query,
-  run,
-  span,
   type Transaction,
   transaction,
 } from '../connection/client.ts';
 import { Refusal } from '../connection/errors.ts';
-import { type ChangedBy, recordAudit } from '../operations/audit.ts';
+import { type AuditedChange, type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { organizations, requests, webhookDeliveries } from '../schema.ts';
-import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
+import { LEASE_MS } from './admission.ts';
+import { lockDelivery, ownsBatch } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
-// Resends deliveries. A resent delivery keeps its id and starts its retry schedule again. Its row
-// is also an outbox entry for the workflow that sends it: checked_at is null until that workflow
-// exists. The sweep starts a missing workflow even if the delivery was never resent.
+// Resends deliveries. A resent delivery keeps its id, is due now, and starts its retry schedule
+// again. The sweep starts its workflow (due.ts).
 
-type Delivery = Readonly<typeof webhookDeliveries.$inferSelect>;
-
-/** The input of the workflow that sends a delivery which no batch's workflow sends. */
-export interface DeliveryStart extends Pick<Delivery, 'batchId'> {
+/** One delivery. */
+export interface OneDelivery {
+  readonly kind: 'one';
   readonly deliveryId: string;
-  readonly organizationId: string;
-  /** The NPIs whose results the delivery reports. */
-  readonly npis: readonly string[];
+  /** The batch that the delivery must belong to, and its organization. Null for any. */
+  readonly owner: { readonly organizationId: string; readonly batchId: string } | null;
 }
 
+/**
+ * The deliveries of an organization that failed within a period, the oldest first. Safe to repeat,
+ * because a resent delivery is pending and no longer failed.
+ */
+export interface FailedDeliveries {
+  readonly kind: 'failed';
+  readonly organizationId: string;
+  /** The time of the first failure. */
+  readonly since: Date;
+  /**
+   * The time of the last failure, or null for all. A caller that repeats the resend until nothing is
+   * left needs it. If resent deliveries failed again at once, it would never stop without it.
+   */
+  readonly until: Date | null;
+}
+
+/**
+ * Pending deliveries that wait for a later attempt, for example after a receiver or our own network
+ * was down, in the order of their ids. Deliveries of suspended organizations wait for the end of the
+ * suspension, so they are left out.
+ */
+export interface WaitingDeliveries {
+  readonly kind: 'waiting';
+  /** Null for all organizations. */
+  readonly organizationId: string | null;
+  /** The last id of the previous call, or an empty text. */
+  readonly after: string;
+}
+
+/** The operator who resends, or the customer. Only operators' resends are audited. */
+export type ResentBy = ChangedBy | 'customer';
+
 export type ResendOutcome =
+  /** `more` is true if more deliveries are selected than one call resends. */
   | {
       readonly kind: 'resent';
-      readonly delivery: LoggedDelivery;
-      readonly npis: readonly string[];
+      readonly ids: readonly string[];
+      readonly more: boolean;
     }
-  /** This organization and batch have no such delivery. */
+  /** There is no such delivery, or it belongs to another owner. */
   | { readonly kind: 'unknown' }
   /** The delivery is due or being sent, or the result that it reports is not final yet. */
   | { readonly kind: 'pending' }
@@ -45,8 +75,16 @@ export type ResendOutcome =
   /** The customer has resent the delivery ten times within the last hour. */
   | { readonly kind: 'limited'; readonly waitMs: number };
 
-/** The result of an operator's resend. It is never `limited`. */
-export type OperatorOutcome = Exclude<ResendOutcome, { readonly kind: 'limited' }>;
+/** The deliveries that a call resends, or the reason why it resends none. */
+type Choice =
+  | {
+      readonly kind: 'chosen';
+      readonly ids: readonly string[];
+      readonly more: boolean;
+      /** The entry in the audit log. Null if there is nothing to record. */
+      readonly audited: AuditedChange | null;
+    }
+  | Exclude<ResendOutcome, { readonly kind: 'resent' }>;
 
 /**
  * The number of times per hour that a customer may resend one delivery. Each resend has a full
@@ -58,7 +96,7 @@ const RESENDS_PER_HOUR = 10;
  * The maximum number of deliveries that are resent in one transaction. The limit keeps the number
  * of locked rows small, because the transaction locks the row of each delivery.
  */
-export const MAX_RESENDS = 500;
+const MAX_RESENDS = 500;
 
 /** Tests whether a customer may resend a row of webhook_deliveries by the hourly limit. */
 const MAY_RESEND = sql`coalesce(
@@ -67,204 +105,203 @@ const MAY_RESEND = sql`coalesce(
   true)`;
 
 /**
- * Resends a delivery at its customer's request, at most ten times an hour. A delivery that waits
- * for a later attempt is sent now. A delivery that is being sent is not resent, so a repeated call
- * changes nothing.
+ * Resends deliveries, at most 500 per call. A delivery that waits for a later attempt is sent now. A
+ * delivery that is being sent is not resent, so a repeated call changes nothing. A customer may
+ * resend each delivery ten times an hour. An operator may also resend a delivery that was never
+ * sent because its organization was suspended.
+ * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for an actor or a reason that is
+ * empty or too long
  */
-export async function resendOwn(
+export async function resend(
   db: Database,
-  {
-    organizationId,
-    batchId,
-    deliveryId,
-  }: {
-    readonly organizationId: string;
-    readonly batchId: string;
-    readonly deliveryId: string;
-  },
+  selection: OneDelivery | FailedDeliveries | WaitingDeliveries,
+  by: ResentBy,
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
-    // Checks the owner first, in a separate query. A request for another organization's delivery
-    // must take as long as for an unknown one, and must not lock it.
-    if (!(await ownsBatch(tx, organizationId, batchId))) return { kind: 'unknown' };
-    const row = await lockDelivery(tx, deliveryId, batchId);
-    if (!row) return { kind: 'unknown' };
-    if (row.state === 'none') return { kind: 'suspended' };
-    const obstacle = obstacleTo(row);
-    if (obstacle) return obstacle;
-    const counted = await countResends(tx, [deliveryId]);
-    if (!counted) return { kind: 'limited', waitMs: await waitForResend(tx, deliveryId) };
-    return await begin(tx, deliveryId);
-  });
-}
-
-/**
- * Resends the deliveries of an organization that failed at a time or later, at the customer's
- * request, the oldest first. Skips deliveries that the customer has resent ten times within the
- * last hour. Safe to repeat, because a resent delivery is pending and no longer failed.
- * @returns the number of resent deliveries, and whether there are more; null while the
- * organization's webhooks are suspended
- */
-export async function resendOwnFailed(
-  db: Database,
-  { organizationId, since, limit }: Omit<FailedDeliveries, 'until'>,
-): Promise<BulkResend | null> {
-  return await transaction(db, async (tx) => {
-    if (await areSuspended(tx, organizationId)) return null;
-    const failed = await tx
-      .select({ id: webhookDeliveries.id })
-      .from(webhookDeliveries)
-      .where(
-        and(
-          eq(webhookDeliveries.state, 'failed'),
-          sql`decided_at >= ${moment(since)}`,
-          eq(webhookDeliveries.organizationId, organizationId),
-          MAY_RESEND,
-        ),
-      )
-      .orderBy(asc(webhookDeliveries.decidedAt))
-      .limit(limit + 1)
-      .for('update');
-    const ids = failed.slice(0, limit).map(({ id }) => id);
-    await countResends(tx, ids);
+    const choice = await choose(tx, selection, by);
+    if (choice.kind !== 'chosen') return choice;
+    const { ids, more, audited } = choice;
     await beginRound(tx, ids);
-    return { resent: ids.length, more: failed.length > limit };
+    if (by === 'customer') {
+      await countResends(tx, ids);
+    } else if (audited !== null) {
+      await recordAudit(tx, by, audited);
+    }
+    return { kind: 'resent', ids, more };
   });
 }
 
-/**
- * Counts a customer's resends of deliveries for which the hourly limit allows another one. The
- * caller has locked the rows.
- * @returns false if the limit allows none of them
- */
-async function countResends(
+/** Locks the selected deliveries that may be resent. */
+async function choose(
   tx: Transaction,
-  deliveryIds: readonly string[],
-): Promise<boolean> {
-  const counted = await run(tx)`
-    update webhook_deliveries
-       set customer_resends =
-             (clock_timestamp()::timestamptz(3) || customer_resends)[1:${RESENDS_PER_HOUR}::int]
-     where id = any(${sql.param(deliveryIds)}::text[]) and ${MAY_RESEND}
-    returning id`;
-  return counted.length > 0;
+  selection: OneDelivery | FailedDeliveries | WaitingDeliveries,
+  by: ResentBy,
+): Promise<Choice> {
+  switch (selection.kind) {
+    case 'one':
+      return await chooseOne(tx, selection, by);
+    case 'failed':
+      return await chooseFailed(tx, selection, by);
+    case 'waiting':
+      return await chooseWaiting(tx, selection);
+    default:
+      return selection satisfies never;
+  }
 }
 
-/** Returns the milliseconds until the hourly limit allows the customer's next resend. */
-async function waitForResend(tx: Transaction, deliveryId: string): Promise<number> {
-  const oldest = await tx
-    .select({
-      ms: sql<number | null>`
-        (extract(epoch from customer_resends[${RESENDS_PER_HOUR}::int]
-           + interval '1 hour' - clock_timestamp()) * 1000)::float8`,
-    })
+async function chooseOne(
+  tx: Transaction,
+  { deliveryId, owner }: OneDelivery,
+  by: ResentBy,
+): Promise<Choice> {
+  // Checks the owner first, in a separate query. A request for another organization's delivery
+  // must take as long as for an unknown one, and must not lock it.
+  if (owner !== null && !(await ownsBatch(tx, owner.organizationId, owner.batchId)))
+    return { kind: 'unknown' };
+  const row = await lockDelivery(tx, deliveryId, owner?.batchId);
+  if (!row) return { kind: 'unknown' };
+  if (row.suspended) return { kind: 'suspended' };
+  if (by === 'customer' && row.state === 'none') return { kind: 'suspended' };
+  const isOnItsWay = row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0);
+  if (!row.final || isOnItsWay) return { kind: 'pending' };
+  if (by === 'customer') {
+    const waitMs = await waitForResend(tx, deliveryId);
+    if (waitMs !== null) return { kind: 'limited', waitMs };
+  }
+  const audited: AuditedChange = {
+    action: 'webhooks.resend',
+    organizationId: row.organizationId,
+    subject: deliveryId,
+    details: { from: row.state, resends: row.resends + 1 },
+  };
+  return { kind: 'chosen', ids: [deliveryId], more: false, audited };
+}
+
+async function chooseFailed(
+  tx: Transaction,
+  selection: FailedDeliveries,
+  by: ResentBy,
+): Promise<Choice> {
+  const { organizationId, since } = selection;
+  if (await areSuspended(tx, organizationId)) return { kind: 'suspended' };
+  const mayResend = by === 'customer' ? MAY_RESEND : undefined;
+  const failed = await tx
+    .select({ id: webhookDeliveries.id })
     .from(webhookDeliveries)
-    .where(eq(webhookDeliveries.id, deliveryId));
-  return Math.max(0, only(oldest).ms ?? 0);
+    .where(and(hasFailed(selection), mayResend))
+    .orderBy(asc(webhookDeliveries.decidedAt))
+    .limit(MAX_RESENDS + 1)
+    .for('update');
+  const ids = failed.slice(0, MAX_RESENDS).map(({ id }) => id);
+  const audited: AuditedChange = {
+    action: 'webhooks.resend',
+    organizationId,
+    subject: organizationId,
+    details: { since: since.toISOString(), resent: ids.length },
+  };
+  return { kind: 'chosen', ids, more: failed.length > MAX_RESENDS, audited };
+}
+
+async function chooseWaiting(
+  tx: Transaction,
+  { organizationId, after }: WaitingDeliveries,
+): Promise<Choice> {
+  const waiting = await tx
+    .select({ id: webhookDeliveries.id })
+    .from(webhookDeliveries)
+    .innerJoin(organizations, eq(organizations.id, webhookDeliveries.organizationId))
+    .where(and(isWaiting(organizationId), gt(webhookDeliveries.id, after)))
+    .orderBy(asc(webhookDeliveries.id))
+    .limit(MAX_RESENDS + 1)
+    .for('update', { of: webhookDeliveries });
+  const ids = waiting.slice(0, MAX_RESENDS).map(({ id }) => id);
+  const more = waiting.length > MAX_RESENDS;
+  if (ids.length === 0) return { kind: 'chosen', ids, more, audited: null };
+  const audited: AuditedChange = {
+    action: 'webhooks.retry',
+    organizationId,
+    subject: organizationId ?? 'all',
+    details: { hastened: ids.length },
+  };
+  return { kind: 'chosen', ids, more, audited };
 }
 
 /**
- * Resends any delivery at an operator's request, even one that was never sent because its
- * organization was suspended.
- * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
+ * Counts the failed deliveries that an operator's `resend` would resend.
+ * @throws {Refusal} `organization_missing`, `webhooks_suspended`
  */
-export async function resendAny(
+export async function countFailed(
   db: Database,
-  by: ChangedBy,
-  deliveryId: string,
-): Promise<OperatorOutcome> {
+  selection: FailedDeliveries,
+): Promise<number> {
   return await transaction(db, async (tx) => {
-    const row = await lockDelivery(tx, deliveryId);
-    if (!row) return { kind: 'unknown' };
-    const obstacle = obstacleTo(row);
-    if (obstacle) return obstacle;
-    const outcome = await begin(tx, deliveryId);
-    await recordAudit(tx, by, {
-      action: 'webhooks.resend',
-      organizationId: row.organizationId,
-      subject: deliveryId,
-      details: { from: row.state, resends: outcome.delivery.resends },
-    });
-    return outcome;
+    if (await areSuspended(tx, selection.organizationId))
+      throw new Refusal('webhooks_suspended');
+    return await tx.$count(webhookDeliveries, hasFailed(selection));
   });
 }
 
-interface FailedPeriod {
-  readonly organizationId: string;
-  /** The time of the first failure. */
-  readonly since: Date;
-  readonly until: Date;
-}
-
-/** A selection of failed deliveries. */
-interface FailedDeliveries extends FailedPeriod {
-  /** The maximum number of deliveries. */
-  readonly limit: number;
-}
-
-interface BulkResend {
-  readonly resent: number;
-  /** True if more deliveries match than `limit`. */
-  readonly more: boolean;
-}
-
 /**
- * Resends the deliveries of an organization that failed within a period, the oldest first. Safe to
- * repeat, because a resent delivery is pending and no longer failed.
- * @param what.until excludes later failures. A caller repeats this call until `more` is false. If
- * resent deliveries failed again at once, it would never stop without this limit
- * @throws {Refusal} `organization_missing`, `webhooks_suspended`
+ * Counts the waiting deliveries that `resend` would make due now.
+ * @param organizationId null for all organizations
  */
-export async function resendFailed(
+export async function countWaiting(
   db: Database,
-  by: ChangedBy,
-  what: FailedDeliveries,
-): Promise<BulkResend> {
-  const { organizationId, since, limit } = what;
-  return await transaction(db, async (tx) => {
-    await requireSending(tx, organizationId);
-    const failed = await tx
-      .select({ id: webhookDeliveries.id })
+  organizationId: string | null,
+): Promise<number> {
+  const waiting = await query(db, (tx) =>
+    tx
+      .select({ n: sql<number>`count(*)::int` })
       .from(webhookDeliveries)
-      .where(hasFailed(what))
-      .orderBy(asc(webhookDeliveries.decidedAt))
-      .limit(limit + 1)
-      .for('update');
-    const ids = failed.slice(0, limit).map(({ id }) => id);
-    await beginRound(tx, ids);
-    await recordAudit(tx, by, {
-      action: 'webhooks.resend',
-      organizationId,
-      subject: organizationId,
-      details: { since: since.toISOString(), resent: ids.length },
-    });
-    return { resent: ids.length, more: failed.length > limit };
+      .innerJoin(organizations, eq(organizations.id, webhookDeliveries.organizationId))
+      .where(isWaiting(organizationId)),
+  );
+  return only(waiting).n;
+}
+
+/** Reads a delivery that was just resent, and the NPIs whose results it reports. */
+export async function readResent(
+  db: Database,
+  deliveryId: string,
+): Promise<{ readonly delivery: LoggedDelivery; readonly npis: readonly string[] }> {
+  const isReported = or(
+    isNull(webhookDeliveries.requestId),
+    eq(webhookDeliveries.requestId, requests.id),
+  );
+  return await query(db, async (tx) => {
+    const reported = await tx
+      .select({ npi: requests.npi })
+      .from(webhookDeliveries)
+      .innerJoin(
+        requests,
+        and(eq(requests.batchId, webhookDeliveries.batchId), isReported),
+      )
+      .where(eq(webhookDeliveries.id, deliveryId))
+      .orderBy(requests.position);
+    const delivery = await selectDelivery(tx, deliveryId);
+    return { delivery, npis: reported.map(({ npi }) => npi) };
   });
 }
 
-/**
- * Counts the deliveries of an organization that `resendFailed` would resend.
- * @throws {Refusal} `organization_missing`, `webhooks_suspended`
- */
-export async function countFailed(db: Database, what: FailedPeriod): Promise<number> {
-  return await transaction(db, async (tx) => {
-    await requireSending(tx, what.organizationId);
-    return await tx.$count(webhookDeliveries, hasFailed(what));
-  });
-}
-
-function hasFailed({ organizationId, since, until }: FailedPeriod) {
+function hasFailed({ organizationId, since, until }: FailedDeliveries): SQL | undefined {
   return and(
     eq(webhookDeliveries.state, 'failed'),
-    gte(webhookDeliveries.decidedAt, since),
-    lte(webhookDeliveries.decidedAt, until),
+    sql`decided_at >= ${moment(since)}`,
+    until === null ? undefined : lte(webhookDeliveries.decidedAt, until),
     eq(webhookDeliveries.organizationId, organizationId),
   );
 }
 
-/** @throws {Refusal} `organization_missing`, `webhooks_suspended` */
-async function requireSending(tx: Transaction, organizationId: string): Promise<void> {
-  if (await areSuspended(tx, organizationId)) throw new Refusal('webhooks_suspended');
+function isWaiting(organizationId: string | null): SQL | undefined {
+  return and(
+    eq(webhookDeliveries.state, 'pending'),
+    sql`${webhookDeliveries.dueAt} > clock_timestamp()`,
+    sql`${lasts(webhookDeliveries.leasedUntil, LEASE_MS)} is not true`,
+    eq(organizations.webhooksSuspended, false),
+    organizationId === null
+      ? undefined
+      : eq(webhookDeliveries.organizationId, organizationId),
+  );
 }
 
 /** @throws {Refusal} `organization_missing` */
@@ -278,102 +315,39 @@ async function areSuspended(tx: Transaction, organizationId: string): Promise<bo
 }
 
 /**
- * Records the time at which Temporal had a workflow for the attempts of a delivery. A delivery that
- * was resent in the meantime is not changed.
+ * Returns the milliseconds until the hourly limit allows the customer's next resend, or null if it
+ * allows one now.
  */
-export async function noteDeliveryLook(
-  db: Database,
-  { deliveryId, resends }: { readonly deliveryId: string; readonly resends: number },
+async function waitForResend(
+  tx: Transaction,
+  deliveryId: string,
+): Promise<number | null> {
+  const found = await tx
+    .select({
+      ms: sql<number | null>`
+        case when not ${MAY_RESEND} then greatest(0,
+          (extract(epoch from customer_resends[${RESENDS_PER_HOUR}::int]
+             + interval '1 hour' - clock_timestamp()) * 1000)::float8) end`,
+    })
+    .from(webhookDeliveries)
+    .where(eq(webhookDeliveries.id, deliveryId));
+  return only(found).ms;
+}
+
+/** Counts a customer's resends of deliveries. */
+async function countResends(
+  tx: Transaction,
+  deliveryIds: readonly string[],
 ): Promise<void> {
-  await query(db, (tx) =>
-    tx
-      .update(webhookDeliveries)
-      .set({ checkedAt: sql`greatest(checked_at, clock_timestamp())` })
-      .where(
-        and(eq(webhookDeliveries.id, deliveryId), eq(webhookDeliveries.resends, resends)),
-      ),
-  );
+  await tx.execute(sql`
+    update webhook_deliveries
+       set customer_resends =
+             (clock_timestamp()::timestamptz(3) || customer_resends)[1:${RESENDS_PER_HOUR}::int]
+     where id = any(${sql.param(deliveryIds)}::text[])`);
 }
 
-/**
- * A delivery that is due and may have no running workflow. `round` says which workflow should make
- * its attempts:
- * - `first`: the workflow of its batch makes the first attempt
- * - `new`: the delivery was resent or has no batch. It needs a new workflow, even if an earlier
- *   workflow of the delivery is still running
- * - `seen`: the delivery was listed before and needs a separate workflow, because the workflow of
- *   its batch may have been reset, paused, or broken
- */
-export interface WaitingDelivery extends DeliveryStart, Pick<Delivery, 'resends'> {
-  readonly round: 'first' | 'new' | 'seen';
-}
-
-/**
- * Lists deliveries that are due and were not checked for `everyMs`, and `new` deliveries whose
- * workflow was not started for `olderThanMs`. The caller marks each delivery with
- * `noteDeliveryLook` after its check. If a check fails because Temporal is unavailable, the next
- * sweep lists the delivery again.
- *
- * The problem: each due delivery has a workflow, unless the workflow was lost or could not be
- * started. Only a call to Temporal shows whether it exists. Thousands of deliveries may be due at
- * once, for example while a receiver is away.
- * - One option is to check all of them on every sweep. That is thousands of calls each time.
- * - Another is to claim rows with `for update skip locked`. But the calls would then run while rows
- *   are locked, and the attempts of these deliveries would wait for them.
- *
- * So each row stores the time of its last check, and nothing is locked. Two sweeps may check the
- * same delivery, which is harmless, because the workflow's id is the delivery's id. The delivery
- * that has waited longest comes first, so none is left out. The longer a delivery has been due, the
- * less often it is checked, down to once an hour, so stuck deliveries leave room for others.
- */
-export async function listDeliveriesToLookAt(
-  db: Database,
-  olderThanMs: number,
-  everyMs: number,
-  limit: number,
-): Promise<WaitingDelivery[]> {
-  return await run<WaitingDelivery>(db)`
-    -- The first of the two time conditions is the same for all rows, so that the index scan can end
-    -- at that time.
-    select webhook_deliveries.id as "deliveryId", batch_id as "batchId",
-           webhook_deliveries.organization_id as "organizationId", resends,
-           array(
-             select npi from requests r
-              where r.batch_id = b.id
-                and r.id = coalesce(webhook_deliveries.request_id, r.id)
-              order by position) as npis,
-           case when webhook_deliveries.checked_at is not null then 'seen'
-                when resends = 0 and batch_id is not null then 'first'
-                else 'new' end as round
-      from webhook_deliveries
-      left join batches b on b.id = batch_id
-     where state = 'pending'
-       and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
-           < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
-       and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
-           < (select clock_timestamp())
-             - case when (resends > 0 or batch_id is null)
-                         and webhook_deliveries.checked_at is null
-                    then ${span(olderThanMs)}
-                    else ${span(everyMs)} end
-       -- A delivery is checked again after as long as it had been due at the last check.
-       and coalesce(
-             webhook_deliveries.checked_at
-               + least(
-                   webhook_deliveries.checked_at
-                     - greatest(due_at, webhook_deliveries.created_at),
-                   interval '1 hour')
-               < clock_timestamp(),
-             true)
-       and ${REPORTS_FINAL}
-     order by greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
-     limit ${limit}`;
-}
-
-type Locked = Awaited<ReturnType<typeof lockDelivery>>;
-
-/** Makes deliveries due now, and starts their schedules again. The caller has locked them. */
-export async function beginRound(
+/** Makes deliveries due now, and starts their schedules again. */
+async function beginRound(
   tx: Transaction,
   deliveryIds: readonly string[],
 ): Promise<void> {
@@ -382,33 +356,4 @@ export async function beginRound(
        set state = 'pending', resends = resends + 1, step = 0, step_at = null,
            due_at = clock_timestamp(), decided_at = null, checked_at = null
      where id = any(${sql.param(deliveryIds)}::text[])`);
-}
-
-/** Returns the reason why a delivery cannot be resent now, or null if it can. */
-function obstacleTo(row: NonNullable<Locked>): Exclude<OperatorOutcome, Resent> | null {
-  if (row.suspended) return { kind: 'suspended' };
-  const isOnItsWay = row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0);
-  if (!row.final || isOnItsWay) return { kind: 'pending' };
-  return null;
-}
-
-type Resent = Extract<ResendOutcome, { readonly kind: 'resent' }>;
-
-async function begin(tx: Transaction, deliveryId: string): Promise<Resent> {
-  await beginRound(tx, [deliveryId]);
-  const isReported = or(
-    isNull(webhookDeliveries.requestId),
-    eq(webhookDeliveries.requestId, requests.id),
-  );
-  const reported = await tx
-    .select({ npi: requests.npi })
-    .from(webhookDeliveries)
-    .innerJoin(requests, and(eq(requests.batchId, webhookDeliveries.batchId), isReported))
-    .where(eq(webhookDeliveries.id, deliveryId))
-    .orderBy(requests.position);
-  return {
-    kind: 'resent',
-    delivery: await selectDelivery(tx, deliveryId),
-    npis: reported.map(({ npi }) => npi),
-  };
 }

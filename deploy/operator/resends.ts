@@ -1,13 +1,12 @@
 import type { Command } from 'commander';
 import { clock, type Database, query } from '../../db/connection/client.ts';
+import { Refusal } from '../../db/connection/errors.ts';
 import type { ChangedBy } from '../../db/operations/audit.ts';
-import { countWaiting, hastenWaiting } from '../../db/webhooks/hasten.ts';
 import {
   countFailed,
-  MAX_RESENDS,
-  type OperatorOutcome,
-  resendAny,
-  resendFailed,
+  countWaiting,
+  type ResendOutcome,
+  resend,
 } from '../../db/webhooks/resends.ts';
 import { change, dryRun, OF_ORG, pastMoment } from './arguments.ts';
 import { fields, labeled, type Report, type Run } from './print.ts';
@@ -78,7 +77,10 @@ function addResendCommand(
     });
 }
 
-const OUTCOMES: Readonly<Record<OperatorOutcome['kind'], string>> = {
+/** The outcome of an operator's resend. It is never limited. */
+type OperatorOutcome = Exclude<ResendOutcome['kind'], 'limited'>;
+
+const OUTCOMES: Readonly<Record<OperatorOutcome, string>> = {
   resent: 'pending: the sweep starts it within SWEEP_INTERVAL',
   pending: 'not resent: it is already under way, or its result is not there yet',
   suspended:
@@ -91,11 +93,11 @@ async function resendNamed(
   by: ChangedBy,
   ids: readonly string[],
 ): Promise<Report> {
-  const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] =
-    [];
+  const data: { readonly delivery: string; readonly outcome: OperatorOutcome }[] = [];
   for (const delivery of ids) {
-    const { kind } = await resendAny(db, by, delivery);
-    data.push({ delivery, outcome: kind });
+    const one = { kind: 'one', deliveryId: delivery, owner: null } as const;
+    const { kind } = await resend(db, one, by);
+    data.push({ delivery, outcome: kind as OperatorOutcome });
   }
   const lines = data.map(
     ({ delivery, outcome }) => [delivery, OUTCOMES[outcome]] as const,
@@ -108,7 +110,7 @@ const NONE_FAILED = 'Nothing has failed since then: there is nothing to send.';
 const STARTED_LATER = 'The workers start them at their next sweeps (SWEEP_INTERVAL).';
 
 /**
- * Resends all failed deliveries of an organization, at most `MAX_RESENDS` per transaction. After an
+ * Resends all failed deliveries of an organization, in transactions of up to 500. After an
  * interruption, the command can be repeated, because deliveries that were resent are not in the
  * state `failed` any more.
  */
@@ -124,10 +126,11 @@ async function resendAllFailed(
   const until = await query(db, clock);
   let resent = 0;
   for (;;) {
-    const selected = { organizationId, since, until, limit: MAX_RESENDS };
-    const batch = await resendFailed(db, by, selected);
-    resent += batch.resent;
-    if (!batch.more) break;
+    const failed = { kind: 'failed', organizationId, since, until } as const;
+    const outcome = await resend(db, failed, by);
+    if (outcome.kind !== 'resent') throw new Refusal('webhooks_suspended');
+    resent += outcome.ids.length;
+    if (!outcome.more) break;
     progress(`${resent} deliveries resent, more to come\n`);
   }
   const data = { organizationId, since, resent };
@@ -141,12 +144,12 @@ async function reportFailed(
   since: Date,
 ): Promise<Report> {
   const until = await query(db, clock);
-  const failed = await countFailed(db, { organizationId, since, until });
+  const failed = await countFailed(db, { kind: 'failed', organizationId, since, until });
   return { data: { organizationId, since, failed, resent: 0 } };
 }
 
 /**
- * Hastens all waiting deliveries, at most `MAX_RESENDS` per transaction. Deliveries are visited in
+ * Hastens all waiting deliveries, in transactions of up to 500. Deliveries are visited in
  * the order of their ids, so one that soon waits again is not hastened twice.
  */
 async function retryWaiting(
@@ -159,10 +162,12 @@ async function retryWaiting(
   let after = '';
   let isOver = dryRun;
   while (!isOver) {
-    const ids = await hastenWaiting(db, by, organization, after);
-    after = ids.at(-1) ?? after;
-    hastened += ids.length;
-    isOver = ids.length < MAX_RESENDS;
+    const later = { kind: 'waiting', organizationId: organization, after } as const;
+    const outcome = await resend(db, later, by);
+    if (outcome.kind !== 'resent') break;
+    after = outcome.ids.at(-1) ?? after;
+    hastened += outcome.ids.length;
+    isOver = !outcome.more;
     if (!isOver) progress(`${hastened} deliveries hastened, more to come\n`);
   }
   const data = { organizationId: organization, waiting, hastened };

@@ -18,12 +18,12 @@ import {
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
 import { claimUnsubmitted } from '../../db/uploads/parts.ts';
-import { createLowCreditMessage, listLowCredits } from '../../db/webhooks/low-credits.ts';
 import {
   listDeliveriesToLookAt,
   noteDeliveryLook,
   type WaitingDelivery,
-} from '../../db/webhooks/resends.ts';
+} from '../../db/webhooks/due.ts';
+import { createLowCreditMessage, listLowCredits } from '../../db/webhooks/low-credits.ts';
 
 // The reconciler compares the requests, batches, and deliveries in PostgreSQL with the workflows in
 // Temporal, and repairs differences (ARCHITECTURE.md, The reconciler). It is not a workflow. It

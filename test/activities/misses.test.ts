@@ -11,6 +11,7 @@ import type {
   VerifierStep,
 } from '../../activities/verification/verifiers/verifier.ts';
 import { createVerifyActivities } from '../../activities/verify.ts';
+import { forgetChecks } from '../../db/lookups/lookups.ts';
 import { CHECK_MS } from '../../db/lookups/turns.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { removeSuppression } from '../../db/privacy/suppressions.ts';
@@ -352,6 +353,33 @@ test('`lookups forget` undoes the verdicts of a broken verifier, after a dry run
   );
   t.is(both.code, 2);
   t.regex(both.stderr, /with an NPI, give none of --until/);
+});
+
+test('forgetting checks locks a candidate before its stored address, as a verdict does', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  await lookUp(npi, {
+    verifiers: [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))],
+  });
+  await sql`update email_checks set reason = 'wrong' where npi = ${npi} and kind = 'verifier'`;
+  const period = { since: new Date(0), until: new Date(Date.now() + DAY) };
+  const doubted = { ...period, verdictReason: 'wrong', source: null };
+  const { forgotten } = await sql.begin(async (verdict) => {
+    await verdict`update candidates set reason = reason where npi = ${npi}`;
+    const forgotten = forgetChecks(db, BY, doubted, false);
+    await eventually(async () => {
+      const waiting = await sql`
+        select from pg_stat_activity
+         where datname = current_database() and wait_event_type = 'Lock'
+           and query like '%forget_checks%'`;
+      return waiting.length > 0 ? true : null;
+    });
+    const free = await sql`
+      select from stored_emails where npi = ${npi} for update skip locked`;
+    t.is(free.length, 1);
+    return { forgotten };
+  });
+  t.like(await forgotten, { addresses: 1 });
 });
 
 test('`lookups forget --verdict-reason` undoes the verdicts of a broken DNS resolver', async (t) => {

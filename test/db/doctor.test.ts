@@ -10,12 +10,11 @@ import type { CheckResult, DoctorRules } from '../../db/doctor/check.ts';
 import { diagnose, runChecks } from '../../db/doctor/doctor.ts';
 import { checkProcesses } from '../../db/doctor/processes.ts';
 import { listAudit } from '../../db/operations/audit.ts';
-import { resendAny } from '../../db/webhooks/resends.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { keepNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { freshDatabase, openTestDatabase, testSetting } from '../support/database.ts';
-import { logAttempt } from '../support/deliveries.ts';
+import { logAttempt, resendOne } from '../support/deliveries.ts';
 import { type Life, live } from '../support/doctor-life.ts';
 import { type Plant, plantsIn, RECOUNT } from '../support/doctor-plants.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
@@ -442,7 +441,7 @@ test('doctor finds open work without a workflow, and workflows without open work
   for (const delivery of [fresh, retried])
     await logAttempt(ownDb, delivery, 410, 'failed');
   for (const delivery of [fresh, retried, refused.delivery, told.delivery]) {
-    await resendAny(ownDb, by, delivery);
+    await resendOne(ownDb, delivery);
   }
   for (const delivery of [retried, refused.delivery])
     await logAttempt(ownDb, delivery, 500, 'pending');

@@ -26,7 +26,7 @@ import {
   setLowCreditAlert,
 } from '../../db/webhooks/low-credits.ts';
 import { admitToAddresses } from '../../db/webhooks/networks.ts';
-import { resendOwn } from '../../db/webhooks/resends.ts';
+import { resend } from '../../db/webhooks/resends.ts';
 import { fresh } from '../support/database.ts';
 import {
   logAttempt,
@@ -386,20 +386,17 @@ const WAITS = {
     const [deliveryId = ''] = await deliveriesTo(1, Promise.resolve(organization));
     const [row] = await life.db.drizzle.execute<{ id: string }>(text`
       select batch_id as id from webhook_deliveries where id = ${deliveryId}`);
-    const { organizationId } = organization;
-    const resend = async () => {
+    const owner = { ...organization, batchId: row?.id ?? '' };
+    const own = { kind: 'one', deliveryId, owner } as const;
+    const resendOwn = async () => {
       await logAttempt(life.db, deliveryId, 200, 'delivered');
-      const batchId = row?.id ?? '';
-      return await resendOwn(life.db, { organizationId, batchId, deliveryId });
+      return await resend(life.db, own, 'customer');
     };
-    for (let n = 0; n < 10; n += 1) await resend();
-    const limited = await resend();
+    for (let n = 0; n < 10; n += 1) await resendOwn();
+    const limited = await resendOwn();
     return async (t) => {
       t.is(limited.kind, 'limited');
-      const again = await resendOwn(life.db, {
-        ...{ organizationId, batchId: row?.id ?? '', deliveryId },
-      });
-      t.is(again.kind, 'resent');
+      t.is((await resend(life.db, own, 'customer')).kind, 'resent');
     };
   },
   async 'the next rotation of a webhook secret'() {

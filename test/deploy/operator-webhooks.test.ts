@@ -5,7 +5,7 @@ import { newId } from '../../db/connection/ids.ts';
 import { listAudit } from '../../db/operations/audit.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { listDeliveriesToLookAt } from '../../db/webhooks/resends.ts';
+import { listDeliveriesToLookAt } from '../../db/webhooks/due.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {

@@ -12,6 +12,7 @@ import type { Database } from '../../db/connection/client.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { webhookDeliveries } from '../../db/schema.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
+import { resend } from '../../db/webhooks/resends.ts';
 import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.ts';
 import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behaviors.ts';
@@ -204,6 +205,12 @@ export async function logAttempt(
     accepted: state === 'delivered',
     address: '192.0.2.1',
   });
+}
+
+/** Resends one delivery as an operator. */
+export function resendOne(db: Database, deliveryId: string) {
+  const one = { kind: 'one', deliveryId, owner: null } as const;
+  return resend(db, one, { actor: 'test', reason: 'test' });
 }
 
 /** One misbehavior of a receiver, and the end of a delivery to it. */

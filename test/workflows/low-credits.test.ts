@@ -7,9 +7,9 @@ import {
   createLowCreditMessage,
   setLowCreditAlert,
 } from '../../db/webhooks/low-credits.ts';
-import { resendAny } from '../../db/webhooks/resends.ts';
 import { violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
+import { resendOne } from '../support/deliveries.ts';
 import { eventually } from '../support/organization.ts';
 import { status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
@@ -97,7 +97,7 @@ test('a failed credits.low is retried with the same id, and can be resent', asyn
   const failed = await decided(organizationId);
   t.like(failed, { state: 'failed', attempts: 4 });
   stack.receiver.setBehavior(path, null);
-  t.is((await resendAny(stack.db, BY, failed.id)).kind, 'resent');
+  t.is((await resendOne(stack.db, failed.id)).kind, 'resent');
   t.like(await decided(organizationId), { state: 'delivered', attempts: 5 });
   const ids = arrived(path).map(({ id }) => id);
   t.deepEqual([...new Set(ids)], [failed.id]);

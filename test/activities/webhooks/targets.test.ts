@@ -4,16 +4,13 @@ import { ProxyUnavailable } from '../../../activities/webhooks/attempt.ts';
 import type { AttemptResult, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
 import { setBlock } from '../../../db/webhooks/blocks.ts';
+import { listDeliveriesToLookAt, noteDeliveryLook } from '../../../db/webhooks/due.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import { admitToAddresses } from '../../../db/webhooks/networks.ts';
 import {
-  listDeliveriesToLookAt,
-  noteDeliveryLook,
-  resendAny,
-} from '../../../db/webhooks/resends.ts';
-import {
   type Delivering,
   HOUR,
+  resendOne,
   responded,
   startDelivering,
 } from '../../support/deliveries.ts';
@@ -376,7 +373,7 @@ test('a webhook host that an operator blocks gets no webhook until the block is 
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
   t.is((await showDelivery(life.db, id)).log.at(-1)?.reason, 'blocked_by_operator');
   t.true(await setBlock(life.db, by, 'hooks.example', false));
-  t.is((await resendAny(life.db, by, id)).kind, 'resent');
+  t.is((await resendOne(life.db, id)).kind, 'resent');
   t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   t.deepEqual(blocked, [['hooks.example'], []]);
 });
