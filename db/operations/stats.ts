@@ -1,6 +1,7 @@
 import { and, asc, count, desc, eq, isNull, lt, or, type SQL, sql } from 'drizzle-orm';
 import {
   type Database,
+  only,
   query,
   run,
   span,
@@ -69,163 +70,244 @@ function isAway(webhookScheduleMs: readonly number[]): SQL {
     and organization_id not in (select id from organizations where webhooks_suspended)`;
 }
 
+/** All statements of `readStats` together end within this time. */
+const PATIENCE_MS = 3000;
+
 /**
- * Reads the values of the gauges that deploy/metrics.md lists. The query reads only open requests,
- * pending deliveries, and one balance per organization. It never scans final requests, because
- * there may be a billion. Each large table has an index for it. A connection may keep a plan from
- * when the tables were small, but only until autovacuum analyzes them, within about a minute.
+ * Reads the values of the gauges that deploy/metrics.md lists. The statements read only open
+ * requests, pending deliveries, and one balance per organization. They never scan final requests,
+ * because there may be a billion. Each large table has an index for them. A connection may keep a
+ * plan from when the tables were small, but only until autovacuum analyzes them, within about a
+ * minute.
  * @throws {DatabaseError} within 3 s if the server is busy
  */
 export async function readStats(
   db: Database,
   { sources, webhookScheduleMs }: StatsRules,
 ): Promise<Stat[]> {
+  const parts = [
+    (tx: Transaction) => readOpenRequests(tx),
+    (tx: Transaction) => readOutbox(tx),
+    (tx: Transaction) => readSources(tx, sources),
+    (tx: Transaction) => readCredits(tx),
+    (tx: Transaction) => readLowOrganizations(tx),
+    (tx: Transaction) => readDeliveries(tx),
+    (tx: Transaction) => readFailingHosts(tx, webhookScheduleMs),
+  ];
+  const end = performance.now() + PATIENCE_MS;
   return await transaction(db, async (tx) => {
-    await tx.execute(sql`select set_config('statement_timeout', '3s', true)`);
-    return await run<Stat>(tx)`
-      with moment as (select clock_timestamp() as at),
-      open as materialized (
-        select organization_id, status, accepted_at, deadline_at
-          from requests
-         where settled_at is null
-         order by deadline_at
-         limit ${MAX_COUNTED}
-      ), owners as (
-        select organization_id,
-               count(*) filter (where status = 'in-progress') as open,
-               count(*) filter (where status = 'accepted') as waiting,
-               min(accepted_at) filter (where status = 'accepted') as waiting_since,
-               row_number() over (order by count(*) desc, organization_id) <= 10 as is_large
-          from open
-         group by organization_id
-      ), shown as (
-        select organization,
-               sum(open) as open,
-               sum(waiting) as waiting,
-               coalesce(extract(epoch from at - min(waiting_since)), 0) as longest_wait
-          from moment, (
-            select 'other', 0, 0, null
-            union all
-            select case when is_large then organization_id else 'other' end,
-                   open, waiting, waiting_since
-              from owners) o (organization, open, waiting, waiting_since)
-         group by organization, at
-      ), sources as (
-        select s.*, ${BREAKER} as breaker,
-               (select coalesce(sum(credits), 0)
-                  from source_spend p
-                 where p.source = s.source and day = (at at time zone 'UTC')::date) as used
-          from moment, jsonb_array_elements(${JSON.stringify(sources)}::jsonb) one
-         cross join lateral (
-           select one->>0 as kind, one->>1 as source, (one->>2)::numeric as daily) s
-          left join source_health h using (source)
-      ), pending as materialized (
-        select due_at, request_id, batch_id
-          from webhook_deliveries
-         -- Skips deliveries that are being sent, that wait in their receiver's queue, or that were
-         -- checked within the last minute.
-         where state = 'pending'
-           and coalesce(leased_until <= clock_timestamp(), true)
-           and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
-         order by greatest(checked_at, due_at, created_at)
-         limit ${MAX_PENDING}
-      ), due as (
-        -- A delivery without a time is due when its request, or its whole batch, became final.
-        select due_at as at from pending
-        union all
-        select settled_at
-          from pending join requests on requests.id = request_id
-         where due_at is null
-        union all
-        select updated_at
-          from pending join batches on batches.id = pending.batch_id
-         where due_at is null and request_id is null and status = 'completed'
-      ), away as (
-        select organization_id,
-               count(*) as hosts,
-               row_number() over (order by count(*) desc, organization_id) <= 10 as is_shown
-          from webhook_hosts
-         where ${isAway(webhookScheduleMs)}
-         group by organization_id
-      ), balances as (
-        select sum(available) as available, sum(held) as held, sum(used) as used
-          from credit_balances
-         where not is_sandbox(organization_id)
-      ), stats (name, labels, value) as (
-        select 'npe_requests_open', jsonb_build_object('state', state), count(organization_id)
-          from (values ('accepted'), ('in_progress')) known (state)
-          left join open on replace(status, '-', '_') = state
-         group by state
-        union all
-        select 'npe_lookups_open', jsonb_build_object('organization', organization), open
-          from shown
-        union all
-        select 'npe_lookups_waiting', jsonb_build_object('organization', organization), waiting
-          from shown
-        union all
-        select 'npe_lookup_oldest_wait_seconds',
-               jsonb_build_object('organization', organization),
-               longest_wait
-          from shown
-        union all
-        select 'npe_source_breaker',
-               jsonb_build_object('kind', kind, 'source', source, 'state', x),
-               (x = breaker)::int
-          from sources, unnest(array['closed', 'half_open', 'idle', 'open']) x
-        union all
-        select 'npe_source_waiting', jsonb_build_object('source', source),
-               (select count(*) from source_slots w where w.source = sources.source)
-          from sources
-        union all
-        select 'npe_source_budget_credits',
-               jsonb_build_object('source', source, 'what', what),
-               credits
-          from sources, lateral (values ('limit', daily), ('used', used)) w (what, credits)
-         where credits is not null
-        union all
-        select 'npe_hosts_failing', jsonb_build_object('organization', organization), sum(hosts)
-          from (
-            select 'other', 0
-            union all
-            select case when is_shown then organization_id else 'other' end, hosts
-              from away) a (organization, hosts)
-         group by organization
-        union all
-        select 'npe_credits_balance', jsonb_build_object('what', what), coalesce(credits, 0)
-          from balances, lateral (values
-                 ('available', available),
-                 ('held', held),
-                 ('used', used)) w (what, credits)
-        union all
-        select name, '{}', value
-          from moment, lateral (values
-            ('npe_request_overdue_seconds', greatest(0,
-              extract(epoch from at - (select min(deadline_at) from open)))),
-            ('npe_sweep_age_seconds', coalesce(
-              extract(epoch from at - (select swept_at from sweeps)), 'infinity')),
-            ('npe_outbox_batches', (
-              select count(*)
-                from (select from batches where started_at is null limit ${MAX_COUNTED}) o)),
-            ('npe_outbox_overdue_seconds', coalesce(greatest(0,
-              extract(epoch from at - (
-                select min(coalesce(admitted_at, deadline_at))
-                  from batches
-                 where started_at is null))), 0)),
-            ('npe_organizations_low', (
-              select count(*)
-                from credit_balances left join used_credits on ${USED_BEFORE}
-               where ${IS_LOW})),
-            ('npe_deliveries_pending', (
-              select count(*)
-                from (select from webhook_deliveries
-                       where state = 'pending' limit ${MAX_COUNTED}) d)),
-            ('npe_delivery_overdue_seconds', greatest(0,
-              extract(epoch from moment.at - (select min(at) from due))))) one (name, value)
-      )
-      select name, labels, value::float8 as value
-        from stats
-       order by name, labels`;
+    const stats: Stat[] = [];
+    for (const read of parts) {
+      const leftMs = Math.max(1, Math.round(end - performance.now()));
+      await run(tx)`select set_config('statement_timeout', ${`${leftMs}ms`}, true)`;
+      stats.push(...(await read(tx)));
+    }
+    return stats;
   });
+}
+
+interface OpenRequests {
+  /** One of the ten organizations with the most open requests, or `other`. */
+  readonly organization: string;
+  readonly started: number;
+  readonly waiting: number;
+  readonly waitSeconds: number;
+  readonly overdueSeconds: number;
+}
+
+async function readOpenRequests(tx: Transaction): Promise<Stat[]> {
+  const rows = await run<OpenRequests>(tx)`
+    with open as materialized (
+      select organization_id, status, accepted_at, deadline_at
+        from requests
+       where settled_at is null
+       order by deadline_at
+       limit ${MAX_COUNTED}
+    ), owners as (
+      select organization_id,
+             count(*) filter (where status = 'in-progress') as started,
+             count(*) filter (where status = 'accepted') as waiting,
+             min(accepted_at) filter (where status = 'accepted') as waiting_since,
+             min(deadline_at) as deadline_at,
+             row_number() over (order by count(*) desc, organization_id) <= 10 as is_large
+        from open
+       group by organization_id
+      union all
+      -- There is always a row for the other organizations.
+      select null, 0, 0, null, null, false
+    )
+    select case when is_large then organization_id else 'other' end as organization,
+           sum(started)::float8 as started,
+           sum(waiting)::float8 as waiting,
+           coalesce(extract(epoch from clock_timestamp() - min(waiting_since)), 0)::float8
+             as "waitSeconds",
+           greatest(0, extract(epoch from clock_timestamp() - min(deadline_at)))::float8
+             as "overdueSeconds"
+      from owners
+     group by 1
+     order by 1`;
+  const total = (column: 'started' | 'waiting') =>
+    rows.reduce((sum, row) => sum + row[column], 0);
+  const overdue = Math.max(...rows.map(({ overdueSeconds }) => overdueSeconds));
+  return [
+    stat('npe_requests_open', { state: 'accepted' }, total('waiting')),
+    stat('npe_requests_open', { state: 'in_progress' }, total('started')),
+    stat('npe_request_overdue_seconds', {}, overdue),
+    ...rows.flatMap(({ organization, started, waiting, waitSeconds }) => [
+      stat('npe_lookups_open', { organization }, started),
+      stat('npe_lookups_waiting', { organization }, waiting),
+      stat('npe_lookup_oldest_wait_seconds', { organization }, waitSeconds),
+    ]),
+  ];
+}
+
+/** Reads the batches that no workflow has started, and the time since the last sweep. */
+async function readOutbox(tx: Transaction): Promise<Stat[]> {
+  const rows = await run<Record<'batches' | 'overdueSeconds' | 'sweepAge', number>>(tx)`
+    select (select count(*)
+              from (select from batches where started_at is null limit ${MAX_COUNTED}) waiting
+           ) as batches,
+           greatest(0, extract(epoch from clock_timestamp() - (
+             select min(coalesce(admitted_at, deadline_at))
+               from batches
+              where started_at is null)))::float8 as "overdueSeconds",
+           coalesce(
+             extract(epoch from clock_timestamp() - (select swept_at from sweeps)),
+             'infinity')::float8 as "sweepAge"`;
+  const { batches, overdueSeconds, sweepAge } = only(rows);
+  return [
+    stat('npe_outbox_batches', {}, batches),
+    stat('npe_outbox_overdue_seconds', {}, overdueSeconds),
+    stat('npe_sweep_age_seconds', {}, sweepAge),
+  ];
+}
+
+interface SourceState {
+  readonly kind: string;
+  readonly source: string;
+  /** The daily budget in credits. Null for no limit. */
+  readonly daily: number | null;
+  readonly used: number;
+  readonly waiting: number;
+  readonly breaker: string;
+}
+
+async function readSources(
+  tx: Transaction,
+  configured: StatsRules['sources'],
+): Promise<Stat[]> {
+  const named = configured.map(([kind, source, daily]) => ({ kind, source, daily }));
+  const rows = await run<SourceState>(tx)`
+    select s.kind,
+           s.source,
+           s.daily::float8 as daily,
+           (select coalesce(sum(credits), 0)::float8
+              from source_spend p
+             where p.source = s.source
+               and p.day = (clock_timestamp() at time zone 'UTC')::date) as used,
+           (select count(*) from source_slots w where w.source = s.source) as waiting,
+           ${BREAKER} as breaker
+      from jsonb_to_recordset(${JSON.stringify(named)}::jsonb)
+             s (kind text, source text, daily numeric)
+      left join source_health h using (source)`;
+  return rows.flatMap(({ kind, source, daily, used, waiting, breaker }) => {
+    const stats = ['closed', 'half_open', 'idle', 'open'].map((state) =>
+      stat('npe_source_breaker', { kind, state, source }, Number(state === breaker)),
+    );
+    stats.push(stat('npe_source_waiting', { source }, waiting));
+    stats.push(stat('npe_source_budget_credits', { what: 'used', source }, used));
+    if (daily !== null) {
+      stats.push(stat('npe_source_budget_credits', { what: 'limit', source }, daily));
+    }
+    return stats;
+  });
+}
+
+async function readCredits(tx: Transaction): Promise<Stat[]> {
+  const rows = await run<Record<'available' | 'held' | 'used', number>>(tx)`
+    select coalesce(sum(available), 0)::float8 as available,
+           coalesce(sum(held), 0)::float8 as held,
+           coalesce(sum(used), 0)::float8 as used
+      from credit_balances
+     where not is_sandbox(organization_id)`;
+  return Object.entries(only(rows)).map(([what, credits]) =>
+    stat('npe_credits_balance', { what }, credits),
+  );
+}
+
+async function readLowOrganizations(tx: Transaction): Promise<Stat[]> {
+  const low = await tx
+    .select({ n: count() })
+    .from(creditBalances)
+    .leftJoin(usedCredits, USED_BEFORE)
+    .where(IS_LOW);
+  return [stat('npe_organizations_low', {}, only(low).n)];
+}
+
+async function readDeliveries(tx: Transaction): Promise<Stat[]> {
+  const rows = await run<Record<'pending' | 'overdueSeconds', number>>(tx)`
+    with pending as materialized (
+      select due_at, request_id, batch_id
+        from webhook_deliveries
+       -- Skips deliveries that are being sent, that wait in their receiver's queue, or that were
+       -- checked within the last minute.
+       where state = 'pending'
+         and coalesce(leased_until <= clock_timestamp(), true)
+         and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
+       order by greatest(checked_at, due_at, created_at)
+       limit ${MAX_PENDING}
+    ), due as (
+      -- A delivery without a time is due when its request, or its whole batch, became final.
+      select due_at as at from pending
+      union all
+      select settled_at
+        from pending join requests on requests.id = request_id
+       where due_at is null
+      union all
+      select updated_at
+        from pending join batches on batches.id = pending.batch_id
+       where due_at is null and request_id is null and status = 'completed'
+    )
+    select (select count(*)
+              from (select from webhook_deliveries
+                     where state = 'pending' limit ${MAX_COUNTED}) d) as pending,
+           greatest(0, extract(epoch from clock_timestamp() - (select min(at) from due)))::float8
+             as "overdueSeconds"`;
+  const { pending, overdueSeconds } = only(rows);
+  return [
+    stat('npe_deliveries_pending', {}, pending),
+    stat('npe_delivery_overdue_seconds', {}, overdueSeconds),
+  ];
+}
+
+/** Reads the ten organizations with the most failing hosts, and the sum of the others. */
+async function readFailingHosts(
+  tx: Transaction,
+  webhookScheduleMs: readonly number[],
+): Promise<Stat[]> {
+  const rows = await run<{ organization: string; hosts: number }>(tx)`
+    with away as (
+      select organization_id,
+             count(*) as hosts,
+             row_number() over (order by count(*) desc, organization_id) <= 10 as is_large
+        from webhook_hosts
+       where ${isAway(webhookScheduleMs)}
+       group by organization_id
+      union all
+      select null, 0, false
+    )
+    select case when is_large then organization_id else 'other' end as organization,
+           sum(hosts)::float8 as hosts
+      from away
+     group by 1
+     order by 1`;
+  return rows.map(({ organization, hosts }) =>
+    stat('npe_hosts_failing', { organization }, hosts),
+  );
+}
+
+function stat(name: StatName, labels: Stat['labels'], value: number): Stat {
+  return { name, labels, value };
 }
 
 /** The maximum number of entries in each list of `readConcerns`. */

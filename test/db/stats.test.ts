@@ -14,7 +14,7 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// Tests the statistics of the service, which one statement reads with the rights of a worker.
+// Tests the statistics of the service, which are read with the rights of a worker.
 
 const { db, sql, url } = freshDatabase(test);
 const worker = openDatabase({
