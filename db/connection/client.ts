@@ -118,7 +118,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     idle_timeout: CHECK_IDLE_SECONDS,
   });
   const commits = new CommitCheck(checking);
-  const database = drizzle(preparing(client));
+  const database = drizzle(prepareStatements(client));
   // drizzle converts times and bigints, because it knows the types of a table's columns. It does
   // not know the types in raw SQL statements, so the driver converts their values. 1184 is the type
   // timestamptz, and 20 is bigint.
@@ -157,14 +157,13 @@ export function openDatabase(options: DatabaseOptions): Database {
 }
 
 /**
- * Makes the driver prepare all statements. Without this, drizzle needs two round trips per
- * statement, one for the types of the parameters, and PostgreSQL plans the statement every time.
- * Each connection keeps the plan of every statement text that it has prepared. So there must be few
- * different texts: pass a list as one array, not as one placeholder per item.
+ * Makes drizzle prepare its statements, which it cannot do itself (drizzle-orm issue 6096). This saves
+ * a round trip and a plan per statement. Each connection keeps the plan of every text, so a list is
+ * passed as one array, not as one placeholder per item.
  */
-function preparing(client: Sql): Sql {
+function prepareStatements(client: Sql): Sql {
   const { begin } = client;
-  const preparingBegin = (work: (tx: TransactionSql) => unknown) =>
+  const beginPrepared = (work: (tx: TransactionSql) => unknown) =>
     begin(async (tx) => {
       try {
         return await work(prepareUnsafe(tx));
@@ -172,7 +171,7 @@ function preparing(client: Sql): Sql {
         throw withoutWrapper(error);
       }
     });
-  return Object.assign(prepareUnsafe(client), { begin: preparingBegin as Sql['begin'] });
+  return Object.assign(prepareUnsafe(client), { begin: beginPrepared as Sql['begin'] });
 }
 
 /** Changes `unsafe`, which drizzle calls for each statement, so that it prepares the statement. */

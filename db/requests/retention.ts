@@ -42,6 +42,9 @@ const MAX_BATCHES = 100;
 /** How often that statement runs. Each time, it begins with the oldest batch of all sandboxes. */
 const SANDBOX_STEPS = 5;
 
+// The statements below have the same shape. Each is written out, so that its conditions and its index
+// can be read, and so that it can be pasted into psql.
+
 /**
  * Deletes data whose retention has ended, and addresses that we may no longer keep. Each call
  * deletes only a limited number of rows of each kind, the oldest first. The next call continues.
@@ -122,7 +125,7 @@ function uncheckedCandidates(ageMs: number): SQL {
     delete from candidates
      where ctid = any (array(
        select ctid from candidates
-        where ${olderThan('named_at', ageMs)}
+        where named_at < clock_timestamp() - ${span(ageMs)}
         order by named_at limit ${MAX_FREQUENT_ROWS} for update skip locked))`;
 }
 
@@ -135,7 +138,7 @@ function results(ageMs: number): SQL {
            erased_at = clock_timestamp()
      where ctid = any (array(
        select ctid from requests
-        where email is not null and ${olderThan('settled_at', ageMs)}
+        where email is not null and settled_at < clock_timestamp() - ${span(ageMs)}
         order by settled_at limit ${MAX_ROWS} for update skip locked))`;
 }
 
@@ -145,7 +148,7 @@ function customData(ageMs: number): SQL {
        set custom_data = null, updated_at = later(updated_at, clock_timestamp())
      where ctid = any (array(
        select ctid from batches
-        where custom_data is not null and ${olderThan('created_at', ageMs)}
+        where custom_data is not null and created_at < clock_timestamp() - ${span(ageMs)}
         order by created_at limit ${MAX_ROWS} for update skip locked))`;
 }
 
@@ -154,7 +157,7 @@ function profiles(ageMs: number): SQL {
     delete from vendor_profiles
      where ctid = any (array(
        select ctid from vendor_profiles
-        where ${olderThan('seen_at', ageMs)}
+        where seen_at < clock_timestamp() - ${span(ageMs)}
         order by seen_at limit ${MAX_ROWS} for update skip locked))`;
 }
 
@@ -163,7 +166,7 @@ function vendorAttempts(ageMs: number): SQL {
     delete from vendor_attempts
      where ctid = any (array(
        select ctid from vendor_attempts
-        where ended_at is not null and ${olderThan('started_at', ageMs)}
+        where ended_at is not null and started_at < clock_timestamp() - ${span(ageMs)}
         order by started_at limit ${MAX_ROWS} for update skip locked))`;
 }
 
@@ -173,7 +176,7 @@ function lookupFacts(ageMs: number): SQL {
        set facts = null
      where ctid = any (array(
        select ctid from lookups
-        where facts is not null and ${olderThan('opened_at', ageMs)}
+        where facts is not null and opened_at < clock_timestamp() - ${span(ageMs)}
         order by opened_at limit ${MAX_ROWS} for update skip locked))`;
 }
 
@@ -187,7 +190,7 @@ function checks(ageMs: number): SQL {
      where ctid = any (array(
        select ctid
          from (select ctid, at from email_checks order by id limit ${MAX_ROWS}) oldest
-        where ${olderThan('at', ageMs)}))`;
+        where at < clock_timestamp() - ${span(ageMs)}))`;
 }
 
 /**
@@ -219,7 +222,7 @@ function consoleSessions(): SQL {
     delete from console_sessions
      where hash = any (array(
        select hash from console_sessions
-        where ${olderThan('created_at', SESSION_MS)}
+        where created_at < clock_timestamp() - ${span(SESSION_MS)}
         order by created_at limit ${MAX_FREQUENT_ROWS}))`;
 }
 
@@ -229,7 +232,7 @@ function webhookAttempts(ageMs: number): SQL {
       delete from webhook_attempts
        where ctid = any (array(
          select ctid from webhook_attempts
-          where ${olderThan('started_at', ageMs)}
+          where started_at < clock_timestamp() - ${span(ageMs)}
           order by started_at limit ${MAX_FREQUENT_ROWS} for update skip locked))
       returning delivery_id
     )
@@ -253,7 +256,7 @@ function webhookHosts(ageMs: number): SQL {
              from webhook_hosts
             order by at limit ${MAX_ROWS}
          ) oldest
-        where ${olderThan('at', ageMs)}))`;
+        where at < clock_timestamp() - ${span(ageMs)}))`;
 }
 
 /**
@@ -282,8 +285,4 @@ function uploads(): SQL {
 /** Deletes old submits of one sandbox, after their Idempotency-Keys. */
 function sandbox(ageMs: number): SQL {
   return sql`select forget_sandbox(${span(ageMs)}, ${MAX_BATCHES})`;
-}
-
-function olderThan(column: string, ms: number): SQL {
-  return sql`${sql.identifier(column)} < clock_timestamp() - ${span(ms)}`;
 }

@@ -1,23 +1,17 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
 import {
   type Database,
   only,
   run,
-  span,
   type Transaction,
   transaction,
 } from '../connection/client.ts';
 import { DatabaseError, Refusal, violates } from '../connection/errors.ts';
 import { newId } from '../connection/ids.ts';
 import { count, countSettled, type Ended } from '../operations/metrics.ts';
-import {
-  type creditBalances,
-  idempotencyKeys,
-  type requests,
-  type webhookDeliveries,
-} from '../schema.ts';
+import type { creditBalances, requests, webhookDeliveries } from '../schema.ts';
 import type { RequestedType, SubmittedAs, TestOutcome, WebhookMode } from '../words.ts';
 import {
   claimEntitlements,
@@ -26,6 +20,12 @@ import {
   type KnownWindows,
 } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
+import {
+  claimIdempotencyKey,
+  type EarlierSubmit,
+  type IdempotencyKey,
+  storeResponse,
+} from './idempotency.ts';
 import { type BatchStart, mustWait } from './outbox.ts';
 import { findStoredSandboxEmails } from './sandbox.ts';
 
@@ -44,13 +44,7 @@ export interface SubmitCommand {
   readonly outcomes: readonly TestOutcome[] | null;
   /** True if the client asked for the outcome, so that no replay may replace it. */
   readonly isOutcomeForced: boolean;
-  readonly idempotency: {
-    readonly key: string;
-    readonly method: string;
-    readonly path: string;
-    /** SHA-256 of the canonical body. */
-    readonly fingerprint: Buffer;
-  } | null;
+  readonly idempotency: IdempotencyKey | null;
 }
 
 export interface SubmitRules extends KnownWindows {
@@ -67,13 +61,7 @@ export type SubmitOutcome =
       readonly isAdmitted: boolean;
       readonly requests: readonly NewRequest[];
     }
-  /**
-   * The Idempotency-Key was already used for the same body. `response` is the stored body of the
-   * 202 response.
-   */
-  | { readonly kind: 'repeated'; readonly response: string }
-  /** The Idempotency-Key was already used for a different body. */
-  | { readonly kind: 'mismatch' }
+  | EarlierSubmit
   /** Another submit with the same Idempotency-Key was still running after we waited for 5 s. */
   | { readonly kind: 'running' }
   /** The organization was closed after the client was authenticated. */
@@ -82,12 +70,6 @@ export type SubmitOutcome =
       Balance,
       'available' | 'held'
     >);
-
-/**
- * How long a submit waits for a running submit with the same Idempotency-Key (DECISIONS.md,
- * Idempotency-Key).
- */
-const IDEMPOTENCY_WAIT_MS = 5000;
 
 /**
  * The time from the submit to the deadline of a sandbox request with the test outcome `deadline`.
@@ -144,7 +126,7 @@ export async function submit(
   try {
     const outcome = await transaction(db, async (tx) => {
       claimingKey = true;
-      const earlier = await claimIdempotencyKey(tx, command, rules);
+      const earlier = await claimKey(tx, command, rules);
       claimingKey = false;
       return earlier ?? (await accept(tx, command, rules));
     });
@@ -160,74 +142,13 @@ export async function submit(
   }
 }
 
-/**
- * Claims the Idempotency-Key. If a concurrent transaction has the same key, the insert waits until
- * that transaction ends.
- * @returns null if the key is new or expired, otherwise the outcome for the repeated submit
- */
-async function claimIdempotencyKey(
+async function claimKey(
   tx: Transaction,
-  command: SubmitCommand,
-  rules: SubmitRules,
-): Promise<SubmitOutcome | null> {
-  if (!command.idempotency) return null;
-  const { organizationId, idempotency } = command;
-  const { key, method, path, fingerprint } = idempotency;
-  await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
-  const lifetime = span(rules.idempotencyMs);
-  const claimed = await tx
-    .insert(idempotencyKeys)
-    .values({
-      organizationId,
-      method,
-      path,
-      key,
-      fingerprint,
-      createdAt: sql`clock_timestamp()`,
-      expiresAt: sql`clock_timestamp() + ${lifetime}`,
-    })
-    .onConflictDoUpdate({
-      target: [
-        idempotencyKeys.organizationId,
-        idempotencyKeys.method,
-        idempotencyKeys.path,
-        idempotencyKeys.key,
-      ],
-      set: {
-        fingerprint,
-        response: null,
-        createdAt: sql`excluded.created_at`,
-        expiresAt: sql`excluded.expires_at`,
-      },
-      setWhere: sql`${idempotencyKeys.expiresAt} <= clock_timestamp()`,
-    })
-    .returning({ key: idempotencyKeys.key });
-  await tx.execute(sql`set local lock_timeout = default`);
-  if (claimed.length === 1) return null;
-  const [stored] = await tx
-    .select({
-      fingerprint: idempotencyKeys.fingerprint,
-      response: idempotencyKeys.response,
-    })
-    .from(idempotencyKeys)
-    .where(isKey(organizationId, idempotency));
-  if (!stored?.response)
-    throw new Error('an Idempotency-Key was committed without its response');
-  if (!stored.fingerprint.equals(fingerprint)) return { kind: 'mismatch' };
-  return { kind: 'repeated', response: stored.response };
-}
-
-/** Matches the row of an organization's Idempotency-Key. */
-function isKey(
-  organizationId: string,
-  { key, method, path }: NonNullable<SubmitCommand['idempotency']>,
-) {
-  return and(
-    eq(idempotencyKeys.organizationId, organizationId),
-    eq(idempotencyKeys.method, method),
-    eq(idempotencyKeys.path, path),
-    eq(idempotencyKeys.key, key),
-  );
+  { organizationId, idempotency }: SubmitCommand,
+  { idempotencyMs }: SubmitRules,
+): Promise<EarlierSubmit | null> {
+  if (idempotency === null) return null;
+  return await claimIdempotencyKey(tx, organizationId, idempotency, idempotencyMs);
 }
 
 async function accept(
@@ -254,12 +175,7 @@ async function accept(
   if (charged.length > 0) {
     await claimEntitlements(tx, organizationId, charged, rules.replayMs);
   }
-  if (idempotency) {
-    await tx
-      .update(idempotencyKeys)
-      .set({ response })
-      .where(isKey(organizationId, idempotency));
-  }
+  if (idempotency) await storeResponse(tx, organizationId, idempotency, response);
   return {
     kind: 'accepted',
     response,
