@@ -231,7 +231,7 @@ interface KnownAddresses extends Pick<Candidate, 'npi' | 'lookupId'> {
 
 /**
  * Copies the known addresses of an NPI that may be returned once they are checked into a lookup.
- * Safe to repeat. Each kind of address has its CTE. If several name an address, the newest is copied.
+ * Safe to repeat. If several kinds of known addresses name the same one, the newest is copied.
  * @returns true if the lookup has candidates to check
  */
 export async function copyKnown(

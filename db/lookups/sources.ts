@@ -232,7 +232,7 @@ async function recordResponse(
 }
 
 /**
- * Counts a failure, and opens the breaker at the last one of the allowed number. A failed trial call
+ * Counts a failure, and opens the breaker after five in a row. A failed trial call
  * changes nothing. The time of the next trial was set when this one was admitted.
  */
 async function recordFailure(

@@ -1,5 +1,13 @@
 import { setTimeout } from 'node:timers/promises';
-import { and, desc, isNotNull, isNull, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
+import {
+  and,
+  desc,
+  isNotNull,
+  isNull,
+  type SQL,
+  type SQLWrapper,
+  sql,
+} from 'drizzle-orm';
 import {
   type Database,
   query,
@@ -296,9 +304,7 @@ async function eraseAddresses(tx: Transaction, subject: DataSubject, reason: str
   const named = await tx.delete(candidates).where(isTheirs(candidates.email));
   const stored = await tx.delete(storedEmails).where(isTheirs(storedEmails.email));
   const checks = await tx.delete(emailChecks).where(isTheirs(emailChecks.email));
-  const profiles = await tx
-    .delete(vendorProfiles)
-    .where(sql`npi = any(${npis}::text[])`);
+  const profiles = await tx.delete(vendorProfiles).where(sql`npi = any(${npis}::text[])`);
   const endpoints = await tx.execute(sql`
     delete from provider_endpoints
      where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)}`);
