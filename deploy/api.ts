@@ -49,14 +49,15 @@ class RecentGrowth {
 }
 
 const HELP = `
-The API listens as soon as it starts. It is ready (GET /readyz returns 200) when PostgreSQL is reachable and migrated. It
-does not wait for Temporal.
+The API listens as soon as it starts. It is ready (GET /readyz returns 200) when
+PostgreSQL is reachable and migrated. It does not wait for Temporal.
 
-On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending requests. The API still accepts requests for
-API_DRAIN_DELAY (5 s). Then it finishes running requests for up to 20 s, and exits. A second signal ends it immediately.
+On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending requests.
+The API still accepts requests for API_DRAIN_DELAY (5 s). Then it finishes running
+requests for up to 20 s, and exits. A second signal ends it immediately.
 
-Required settings: DATABASE_URL, PUBLIC_URL, SUPPORT_EMAIL. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL, and
-more in deploy/env.example.
+Required settings: DATABASE_URL, PUBLIC_URL, SUPPORT_EMAIL. Optional: TEMPORAL_ADDRESS,
+API_HOST, API_PORT, LOG_LEVEL, and more in deploy/env.example.
 
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 

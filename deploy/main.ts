@@ -183,13 +183,17 @@ export async function until(
 
 const NOT_READY = {
   migrations_missing:
-    'the database lacks tables of this version; run "npm run migrate". This process waits until that is done',
+    'the database lacks tables of this version; run "npm run migrate". ' +
+    'This process waits until that is done',
   database_read_only:
-    'PostgreSQL takes no writes, for example because DATABASE_URL names a standby. This process waits until it does',
+    'PostgreSQL takes no writes, for example because DATABASE_URL names a standby. ' +
+    'This process waits until it does',
   commits_hang:
-    'PostgreSQL commits nothing, for example because a synchronous standby is gone; see deploy/runbooks/postgresql-down.md. This process waits until it commits',
+    'PostgreSQL commits nothing, for example because a synchronous standby is gone; ' +
+    'see deploy/runbooks/postgresql-down.md. This process waits until it commits',
   database_away:
-    'PostgreSQL does not respond, or its certificate is not trusted; check DATABASE_URL and that the server runs. This process waits until it responds',
+    'PostgreSQL does not respond, or its certificate is not trusted; check ' +
+    'DATABASE_URL and that the server runs. This process waits until it responds',
 };
 
 /** Logs a warning if the connection to PostgreSQL is not protected. */

@@ -15,17 +15,21 @@ import { temporalTrouble } from './temporal/trouble.ts';
 // `npm run migrate` migrates the database to the newest schema, and prepares Temporal's namespace.
 
 const HELP = `
-Migrations only go forward. Processes of the previous release keep working with the new schema. If the
-database has all migrations, this command only grants the roles' rights again. If several machines run it at the same
-time, one works and the others wait. DATABASE_URL must name the owner or a superuser.
+Migrations only go forward. Processes of the previous release keep working with the new
+schema. If the database has all migrations, this command only grants the roles' rights
+again. If several machines run it at the same time, one works and the others wait.
+DATABASE_URL must name the owner or a superuser.
 
-If TEMPORAL_ADDRESS is set, this command also creates Temporal's namespace and its search attributes. It may lack the
-permission (as in Temporal Cloud), or Temporal may not respond. Then it prints the commands that create them, and exits
-with 0. The workers try to create them again.
+If TEMPORAL_ADDRESS is set, this command also creates Temporal's namespace and its search
+attributes. It may lack the permission (as in Temporal Cloud), or Temporal may not
+respond. Then it prints the commands that create them, and exits with 0. The workers try
+to create them again.
 
-Required settings: DATABASE_URL. Optional: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE. See deploy/env.example.
+Required settings: DATABASE_URL. Optional: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE. See
+deploy/env.example.
 
-Exit codes: 0 the database has the newest schema, 1 failed (one sentence on stderr), 2 wrong usage.`;
+Exit codes: 0 the database has the newest schema, 1 failed (one sentence on stderr), 2
+wrong usage.`;
 
 await main(
   {

@@ -30,26 +30,31 @@ import { loadBundle } from './temporal/workers.ts';
 // code can continue them. It also prints what happened in the runs.
 
 const HELP = `
-The code fits the history of a run if the code, replayed with the history, makes the same decisions.
+The code fits the history of a run if the code, replayed with the history, makes the same
+decisions.
 
-With ids or --file, the command also prints what happened in each run: its decisions, calls, and failures.
+With ids or --file, the command also prints what happened in each run: its decisions,
+calls, and failures.
 
-With --since, --failed, or --query, it prints a table, and the last events of runs that do not fit. A run that does not
-fit but is pinned to another build is counted under "need not", because only workers of that build continue it. Then the
-command asks whether you meant to change that workflow. If you did, go on. This does not apply to a run in which the code
-throws an error or does not end, because the code would do the same in new runs.
+With --since, --failed, or --query, it prints a table, and the last events of runs that do
+not fit. A run that does not fit but is pinned to another build is counted under "need
+not", because only workers of that build continue it. Then the command asks whether you
+meant to change that workflow. If you did, go on. This does not apply to a run in which
+the code throws an error or does not end, because the code would do the same in new runs.
 
 The command stops at the first run whose replay does not end within --timeout.
 
-With --inspect, the command waits for a debugger. It stops when the workflows are loaded, so that you can set breakpoints,
-or choose to pause on exceptions.
+With --inspect, the command waits for a debugger. It stops when the workflows are loaded,
+so that you can set breakpoints, or choose to pause on exceptions.
 
-Required settings: none with --file, otherwise TEMPORAL_ADDRESS and TASK_QUEUE. DATABASE_URL is required for the id of a
-request that was final at its submit: such a request has no run, so its batch is replayed. See deploy/env.example, and
-"Replaying a failed run" in deploy/operations.md.
+Required settings: none with --file, otherwise TEMPORAL_ADDRESS and TASK_QUEUE.
+DATABASE_URL is required for the id of a request that was final at its submit: such a
+request has no run, so its batch is replayed. See deploy/env.example, and "Replaying a
+failed run" in deploy/operations.md.
 
-Exit codes: 0 all runs fit, 4 only runs that need not fit do not fit (confirm that the change was meant), 3 at least one run
-that must fit does not fit, 1 nothing was checked (one sentence on stderr), 2 wrong usage.
+Exit codes: 0 all runs fit, 4 only runs that need not fit do not fit (confirm that the
+change was meant), 3 at least one run that must fit does not fit, 1 nothing was checked
+(one sentence on stderr), 2 wrong usage.
 
 Examples:
   npm run replay -- req_01h2xcejqtf2nbrexx3vqjhp41
@@ -269,9 +274,11 @@ function questionAbout(
   const builds = [...new Set(remaining.map(({ build }) => build))];
   const [example] = remaining;
   return [
-    `did you mean to change ${workflow}? ${remaining.length} of its ${runs} runs no longer fit, for example:`,
+    `did you mean to change ${workflow}? ${remaining.length} of its ${runs} runs ` +
+      'no longer fit, for example:',
     example?.text,
-    `if you did, go on: these runs end on their builds (${builds.join(', ')}); if not, do not release`,
+    `if you did, go on: these runs end on their builds (${builds.join(', ')}); ` +
+      'if not, do not release',
   ].join('\n');
 }
 
@@ -285,7 +292,8 @@ function requireRuns(counts: RunCounts, config: ReplayConfig): void {
   if (counts.some(({ runs }) => runs > 0)) return;
   const { namespace = 'default' } = temporalTarget(config.temporalEnvironment);
   throw new OperatorProblem(
-    `no run was found in the queue ${config.taskQueue} of the namespace ${namespace}; check TASK_QUEUE and TEMPORAL_NAMESPACE, or give an earlier --since`,
+    `no run was found in the queue ${config.taskQueue} of the namespace ${namespace}; ` +
+      'check TASK_QUEUE and TEMPORAL_NAMESPACE, or give an earlier --since',
   );
 }
 
@@ -294,7 +302,8 @@ function warnOfUntried(counts: RunCounts): void {
   const untried = counts.filter(({ runs }) => runs === 0).map(({ workflow }) => workflow);
   if (untried.length === 0) return;
   print(
-    `warning: no run of ${untried.join(', ')} was replayed, so the code of these workflows was not checked`,
+    `warning: no run of ${untried.join(', ')} was replayed, so the code of these ` +
+      'workflows was not checked',
   );
 }
 

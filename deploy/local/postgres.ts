@@ -231,7 +231,8 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
   }, EARLIER_SERVER_MS);
   if (!isGone) {
     throw new OperatorProblem(
-      `Another PostgreSQL (process ${pid}) already runs on ${dataDir}: stop what started it, then try again.`,
+      `Another PostgreSQL (process ${pid}) already runs on ${dataDir}: stop what ` +
+        'started it, then try again.',
     );
   }
   await rm(lockFile, { force: true });
@@ -286,7 +287,8 @@ async function serverUser() {
   const gid = await run('id', ['-g', NAME]);
   if (uid.code === 0) return { uid: Number(uid.output), gid: Number(gid.output) };
   throw new OperatorProblem(
-    `PostgreSQL does not run as root and the user ${NAME} could not be created: run this as another user, or create that one.`,
+    `PostgreSQL does not run as root and the user ${NAME} could not be created: ` +
+      'run this as another user, or create that one.',
   );
 }
 
@@ -313,7 +315,8 @@ function findPackage(): string {
     return join(dirname(require.resolve(name)), '..');
   } catch {
     throw new OperatorProblem(
-      `There is no package ${name} here: run npm ci on a supported machine, or set DATABASE_URL to your own PostgreSQL.`,
+      `There is no package ${name} here: run npm ci on a supported machine, or ` +
+        'set DATABASE_URL to your own PostgreSQL.',
     );
   }
 }

@@ -11,11 +11,13 @@ import { type Stack, type StackOptions, startStack } from './stack.ts';
 // API.
 
 const HELP = `
-It starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the worker and the API, all on
-loopback; imports a sample of NPPES; submits a demonstration batch; stays up until Ctrl-C.
+It starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the
+worker and the API, all on loopback; imports a sample of NPPES; submits a demonstration
+batch; stays up until Ctrl-C.
 
-DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS replace the stack's own servers.
-LOOKUP_TIMEOUT and the other settings of deploy/env.example are honored, except the vendors' keys, URLs and files.
+DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS replace
+the stack's own servers. LOOKUP_TIMEOUT and the other settings of deploy/env.example are
+honored, except the vendors' keys, URLs and files.
 
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 

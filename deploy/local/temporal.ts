@@ -120,7 +120,8 @@ export async function ensureNamespace(
     const { address } = target.connectionOptions;
     const reason = error instanceof Error ? error.message : error;
     throw new OperatorProblem(
-      `Temporal at ${address} does not give the local stack its own namespace ${namespace} (${reason}): check TEMPORAL_ADDRESS, or unset it.`,
+      `Temporal at ${address} does not give the local stack its own namespace ` +
+        `${namespace} (${reason}): check TEMPORAL_ADDRESS, or unset it.`,
     );
   } finally {
     await client.connection.close();

@@ -251,7 +251,8 @@ async function importFiles(
   if (importNumber === null) return;
   if (tooMany.length > 0 && !mayRemove) {
     throw new ImportProblem(
-      `this import would remove ${tooMany.join(', and ')}, which is more than 5 %; nothing was changed. If that is right, run it again with --yes`,
+      `this import would remove ${tooMany.join(', and ')}, which is more ` +
+        'than 5 %; nothing was changed. If that is right, run it again with --yes',
     );
   }
   for (const file of mains) await importMain(work, file);

@@ -124,7 +124,8 @@ export function findColumns(
   );
   if (telling !== undefined && kind !== 'clinicians') {
     throw new ImportProblem(
-      `${file} has an unknown column "${telling.slice(0, 100)}", which may say that an NPI is out of service; import the file whose name ends in _V2.zip`,
+      `${file} has an unknown column "${telling.slice(0, 100)}", which may say ` +
+        'that an NPI is out of service; import the file whose name ends in _V2.zip',
     );
   }
   return {
@@ -152,7 +153,8 @@ function wrongLayout(
   const shown = wrong.slice(0, SHOWN).join(', ');
   const more = wrong.length > SHOWN ? ` and ${wrong.length - SHOWN} more` : '';
   return new ImportProblem(
-    `${file} is not ${what}: it must have each of these columns once: ${shown}${more}. Download it again from ${from}`,
+    `${file} is not ${what}: it must have each of these columns once: ` +
+      `${shown}${more}. Download it again from ${from}`,
   );
 }
 

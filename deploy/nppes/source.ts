@@ -107,13 +107,15 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
   );
   if (wrong) {
     throw new ImportProblem(
-      `${wrong.name} has the date ${wrong.asOf} in its name, which is invalid or in the future; give it the name from CMS`,
+      `${wrong.name} has the date ${wrong.asOf} in its name, which is invalid or ` +
+        'in the future; give it the name from CMS',
     );
   }
   if (members.length > 0) return members;
   const names = MEMBER_KINDS.map((kind) => `${kind}_pfile_….csv`).join(', ');
   throw new ImportProblem(
-    `${path} has no NPPES file: their names are ${names} with YYYYMMDD-YYYYMMDD in them; keep the names from CMS`,
+    `${path} has no NPPES file: their names are ${names} with YYYYMMDD-YYYYMMDD ` +
+      'in them; keep the names from CMS',
   );
 }
 
@@ -236,7 +238,8 @@ function nameOf(entry: Entry): string {
 function requireSmallDirectory(path: string, isSmall: boolean): void {
   if (isSmall) return;
   throw new ImportProblem(
-    `${basename(path)} has more than ${MAX_ENTRIES} files, or names of more than ${MAX_ENTRY_BYTES} bytes, which no zip of CMS has; download it again`,
+    `${basename(path)} has more than ${MAX_ENTRIES} files, or names of more than ` +
+      `${MAX_ENTRY_BYTES} bytes, which no zip of CMS has; download it again`,
   );
 }
 
@@ -275,7 +278,8 @@ function unreadable(path: string, entry: Entry): ImportProblem {
     ? 'is encrypted'
     : `is packed by ${methodOf(entry)}`;
   return new ImportProblem(
-    `${nameOf(entry)} in ${zipName} ${problem}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
+    `${nameOf(entry)} in ${zipName} ${problem}, which cannot be read here; unpack ` +
+      `it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
   );
 }
 
