@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Request, Server } from '@hapi/hapi';
+import type { Request, ResponseToolkit, Server } from '@hapi/hapi';
 import {
   type Authentication,
   authenticate,
@@ -9,6 +9,7 @@ import type { Database } from '../../db/connection/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { createLimit } from './limit.ts';
 import { createAddressOf, createFloodGuard, keepLast, whenOver } from './overload.ts';
+import type { TurnQueue } from './turn-queue.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -40,72 +41,105 @@ export interface AuthDeps {
  * (api/docs/lifecycle.md, Keys).
  */
 export function registerAuth(server: Server, deps: AuthDeps): void {
-  const { db, rateWindowMs } = deps;
-  const { reads } = server.app.queues;
-  const addressOf = createAddressOf(deps.trustedProxies);
-  const strays = createFloodGuard(rateWindowMs);
-  const guesses = createFloodGuard(rateWindowMs);
-  const keyring = createKeyring(db);
-  const countRequest = createLimit(db, rateWindowMs);
+  const authenticator = new Authenticator(server, deps);
+  server.auth.scheme('api-key', () => ({
+    authenticate: (request, h) => authenticator.authenticate(request, h),
+  }));
+  server.auth.strategy('api-key', 'api-key');
+  server.auth.default('api-key');
+}
+
+/** Finds the owner of a request's API key, and limits the requests of keys and of strangers. */
+class Authenticator {
+  readonly #reads: TurnQueue;
+  readonly #addressOf: ReturnType<typeof createAddressOf>;
+  /** Counts requests without a key, or with a text that cannot be a key. */
+  readonly #strays: ReturnType<typeof createFloodGuard>;
+  /** Counts requests with a key that is not valid. */
+  readonly #guesses: ReturnType<typeof createFloodGuard>;
+  readonly #keyring: ReturnType<typeof createKeyring>;
+  readonly #countRequest: ReturnType<typeof createLimit>;
+
+  constructor(server: Server, { db, rateWindowMs, trustedProxies }: AuthDeps) {
+    this.#reads = server.app.queues.reads;
+    this.#addressOf = createAddressOf(trustedProxies);
+    this.#strays = createFloodGuard(rateWindowMs);
+    this.#guesses = createFloodGuard(rateWindowMs);
+    this.#keyring = createKeyring(db);
+    this.#countRequest = createLimit(db, rateWindowMs);
+  }
+
+  /** @throws {ApiError} if the request has no valid key */
+  async authenticate(request: Request, h: ResponseToolkit) {
+    const hash = request.app.keyHash ?? parseApiKey(presentedKey(request) ?? '');
+    if (!hash) throw await this.#refuseStray(request);
+    const found = await this.#find(request, hash);
+    switch (found.kind) {
+      case 'active':
+        request.app.knownKey = found;
+        return await this.#admit(request, h, found);
+      case 'revoked':
+      case 'inactive':
+        request.app.knownKey = found;
+        throw this.#refuseGuess(request, problem(`api_key_${found.kind}`));
+      case 'unknown':
+        throw this.#refuseGuess(request, unauthorized(request));
+      default:
+        return found satisfies never;
+    }
+  }
+
+  async #refuseStray(request: Request): Promise<ApiError> {
+    const flooded = this.#strays.countFailure(this.#addressOf(request.raw.req));
+    if (flooded === null) return unauthorized(request);
+    // With this delay, a client that retries without pause sends at most ten requests a second per
+    // connection.
+    await delay(100);
+    return flooded;
+  }
+
+  #refuseGuess(request: Request, refusal: ApiError): ApiError {
+    return this.#guesses.countFailure(this.#addressOf(request.raw.req)) ?? refusal;
+  }
+
+  /**
+   * Finds the owner of a key. A key that was valid before is looked up again if its last lookup is
+   * more than a second old.
+   */
+  async #find(request: Request, hash: Buffer): Promise<Authentication> {
+    const known = this.#keyring.find(hash);
+    if (known === null) return await this.#meet(request, hash);
+    const { organizationId } = known.owner;
+    enterQueue(request, organizationId);
+    if (known.isTrusted) return known.owner;
+    return await this.#reads.inTurn(organizationId, () => this.#keyring.lookUp(hash));
+  }
 
   /**
    * Looks up a key that this process does not know. The client's organization is not known yet, so
    * limits apply to its IP address.
    */
-  const meet = async (request: Request, hash: Buffer): Promise<Authentication> => {
-    const address = addressOf(request.raw.req);
+  async #meet(request: Request, hash: Buffer): Promise<Authentication> {
+    const address = this.#addressOf(request.raw.req);
     // After too many failures of this address, reject the request without a query. Such a
     // rejection is not counted as another failure.
-    const flooded = guesses.refusal(address);
+    const flooded = this.#guesses.refusal(address);
     if (flooded) throw flooded;
-    const found = await reads.inTurn(address, () => keyring.lookUp(hash));
+    const found = await this.#reads.inTurn(address, () => this.#keyring.lookUp(hash));
     if (found.kind === 'active') enterQueue(request, found.organizationId);
     return found;
-  };
+  }
 
   /**
-   * Returns the owner of a key that was valid before. Looks the key up again if the last lookup is
-   * more than a second old.
+   * Counts a request with a valid key. hapi reads the body after this, so a request over the rate
+   * limit is rejected before its body is read. Counting does not go through a queue, because a single
+   * statement counts all waiting requests of the same key.
    */
-  const recognize = async (request: Request, hash: Buffer, known: Known) => {
-    const { organizationId } = known.owner;
-    enterQueue(request, organizationId);
-    if (known.isTrusted) return known.owner;
-    return await reads.inTurn(organizationId, () => keyring.lookUp(hash));
-  };
-
-  server.auth.scheme('api-key', () => ({
-    async authenticate(request, h) {
-      const hash = request.app.keyHash ?? parseApiKey(presentedKey(request) ?? '');
-      if (!hash) {
-        const flooded = strays.countFailure(addressOf(request.raw.req));
-        // With this delay, a client that retries without pause sends at most ten requests a second
-        // per connection.
-        if (flooded) await delay(100);
-        throw flooded ?? unauthorized(request);
-      }
-      const known = keyring.find(hash);
-      const found = known
-        ? await recognize(request, hash, known)
-        : await meet(request, hash);
-      if (found.kind !== 'unknown') request.app.knownKey = found;
-      if (found.kind !== 'active') {
-        const flooded = guesses.countFailure(addressOf(request.raw.req));
-        if (flooded) throw flooded;
-        if (found.kind === 'unknown') throw unauthorized(request);
-        throw problem(`api_key_${found.kind}`);
-      }
-      const { kind: _kind, ...credentials } = found;
-      // hapi reads the body after this, so a request over the rate limit is rejected before its
-      // body is read. Counting does not go through a queue, because a single statement counts all
-      // waiting requests of the same key.
-      const exhausted = await countRequest(request, credentials);
-      if (exhausted) return h.unauthenticated(exhausted, { credentials });
-      return h.authenticated({ credentials });
-    },
-  }));
-  server.auth.strategy('api-key', 'api-key');
-  server.auth.default('api-key');
+  async #admit(request: Request, h: ResponseToolkit, { kind: _, ...credentials }: Owner) {
+    const exhausted = await this.#countRequest(request, credentials);
+    if (exhausted) return h.unauthenticated(exhausted, { credentials });
+    return h.authenticated({ credentials });
+  }
 }
 
 /**
@@ -216,18 +250,19 @@ function createKeyring(db: Database) {
     /** Returns the remembered owner of a key, or null if this process does not know the key. */
     find(hash: Buffer): Known | null {
       const known = keys.get(hash.toString('base64'));
-      return known
-        ? { owner: known.owner, isTrusted: performance.now() < known.until }
-        : null;
+      if (!known) return null;
+      return { owner: known.owner, isTrusted: performance.now() < known.until };
     },
     /** Looks the key up in the database. */
     async lookUp(hash: Buffer): Promise<Authentication> {
       const id = hash.toString('base64');
       const begun = performance.now();
       const owner = await authenticate(db, hash);
-      if (owner.kind === 'active')
+      if (owner.kind === 'active') {
         keepLast(keys, id, { owner, until: begun + TRUST_MS }, MAX_KEYS);
-      else keys.delete(id);
+      } else {
+        keys.delete(id);
+      }
       return owner;
     },
   };
