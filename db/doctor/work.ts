@@ -4,9 +4,9 @@ import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
 
 /**
- * Returns the checks of batches, uploads, deliveries, sweeps, and Idempotency-Keys, of the triggers,
- * constraints, and indexes that protect the data, and of the rights of the roles (ARCHITECTURE.md,
- * Invariants, S1, S4, W1, I1).
+ * Returns the checks of batches, uploads, deliveries, and Idempotency-Keys, of the triggers,
+ * constraints, and indexes that protect the data, of the rights of the roles, and of the settings
+ * that the metrics of PostgreSQL need (ARCHITECTURE.md, Invariants, S1, S4, W1, I1).
  */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
   return [
@@ -14,17 +14,18 @@ export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
     CLOSED,
     UPLOADS,
     deliveries(webhookScheduleMs),
-    SWEEPS,
     IDEMPOTENCY,
     GUARDS,
     RIGHTS,
+    SETTINGS,
+    STATISTICS,
   ];
 }
 
 const BATCHES: Pass = {
   from: sql`
     batches b
-    full join (
+    left join (
       select batch_id,
              count(*) as total,
              count(settled_at) as final,
@@ -44,9 +45,8 @@ const BATCHES: Pass = {
         left join requests r on r.id = d.request_id
        group by d.batch_id
     ) d on d.batch_id = b.id`,
-  subject: sql`coalesce(b.id, r.batch_id)`,
+  subject: sql`b.id`,
   checks: {
-    request_without_batch: sql`b.id is null`,
     batch_total: sql`b.total <> coalesce(r.total, 0)`,
     batch_positions: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
     batch_requested_type: sql`b.requested_type <> r.first_type or b.requested_type <> r.last_type`,
@@ -161,21 +161,6 @@ function deliveries(scheduleMs: readonly number[]): Pass {
   };
 }
 
-const SWEEPS: Pass = {
-  // Returns the time of the last sweep if a batch in progress is older than two minutes. A sweep
-  // should have run since that batch was submitted.
-  from: sql`(
-    select (select swept_at from sweeps) as swept_at
-     where exists (
-       select from batches
-        where status = 'in-progress' and created_at < now() - 2 * ${GRACE})) s`,
-  subject: sql`coalesce(
-      to_char(s.swept_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never')`,
-  checks: {
-    sweep_away: sql`s.swept_at is null or s.swept_at < now() - 2 * ${GRACE}`,
-  },
-};
-
 const IDEMPOTENCY: Pass = {
   from: sql`
     idempotency_keys i
@@ -219,6 +204,22 @@ const RIGHTS: Pass = {
   subject: sql`concat_ws(' ', role, privilege, name)`,
   checks: {
     right_missing: sql`true`,
+  },
+};
+
+const SETTINGS: Pass = {
+  from: sql`pg_settings`,
+  subject: sql`name`,
+  checks: {
+    autovacuum_off: sql`name in ('autovacuum', 'track_counts') and setting = 'off'`,
+  },
+};
+
+const STATISTICS: Pass = {
+  from: sql`unnest(array['npe_worker', 'npe_operator']) name`,
+  subject: sql`name`,
+  checks: {
+    statistics_hidden: sql`not pg_has_role(name, 'pg_read_all_stats', 'member')`,
   },
 };
 

@@ -37,6 +37,8 @@ export type Stat = Readonly<{
   name: StatName;
   labels: Readonly<Record<string, string>>;
   value: number;
+  /** The session, table, slot, or file that has this value, if there is one. */
+  subject?: string | null;
 }>;
 
 /** A gauge counts at most this many rows, so that a large backlog does not slow the query. */

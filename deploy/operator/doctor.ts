@@ -4,14 +4,11 @@ import type { Database } from '../../db/connection/client.ts';
 import { DatabaseError } from '../../db/connection/errors.ts';
 import { type CheckResult, found } from '../../db/doctor/check.ts';
 import { diagnose, REPAIRABLE, repair } from '../../db/doctor/doctor.ts';
-import { checkProcesses } from '../../db/doctor/processes.ts';
-import { checkServer } from '../../db/doctor/server.ts';
 import type { ChangedBy } from '../../db/operations/audit.ts';
 import { noteDoctor } from '../../db/operations/routines.ts';
 import { listSuppressions } from '../../db/privacy/suppressions.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { printable } from '../printable.ts';
-import { explain } from '../problem.ts';
 import { accountable } from './arguments.ts';
 import { counted, type Part, type Report, type Run, table } from './print.ts';
 
@@ -39,9 +36,9 @@ export function addCommands(program: Command, run: Run): void {
     'repair the findings that are safe to repair',
   )
     .description(
-      'check the database for errors in credits, requests, and deliveries, and check that everything runs',
+      'check the credits, requests, and deliveries in the database, and their workflows in Temporal',
     )
-    .option('--offline', 'skip the checks of the processes and of Temporal')
+    .option('--offline', 'skip the checks of Temporal')
     .action((options: DoctorOptions) => run((db) => examine(db, options)));
 }
 
@@ -58,42 +55,28 @@ async function examine(
   const config = loadConfig();
   const repairs = fix ? await repairAll(db, by, config) : undefined;
   const begun = performance.now();
-  // Comes first, because a lock on a table can block all other checks.
-  const server = await checkServer(db);
-  const work = offline ? diagnoseOnly(db, config) : checkService(db, config, server);
-  const { checks, notes } = await work.catch((error: unknown) => {
-    if (!(error instanceof DatabaseError) || sumOf(server) === 0) throw error;
-    return { checks: [], notes: [`Nothing else was checked: ${explain(error)}.`] };
-  });
+  const { checks, notes } = offline
+    ? await checkOffline(db, config)
+    : await checkService(db, config);
   const durationMs = Math.round(performance.now() - begun);
-  return reportOf([...checks, ...server], notes, durationMs, repairs);
+  return reportOf(checks, notes, durationMs, repairs);
 }
 
-async function diagnoseOnly(db: Database, config: Config): Promise<Checked> {
+async function checkOffline(db: Database, config: Config): Promise<Checked> {
   return { checks: await checkData(db, config), notes: [] };
 }
 
-/**
- * Checks everything except PostgreSQL itself.
- * @param server the results of the checks of PostgreSQL
- */
-async function checkService(
-  db: Database,
-  config: Config,
-  server: readonly CheckResult[],
-): Promise<Checked> {
+/** Checks the data and the workflows, and notes the number of findings for the metrics. */
+async function checkService(db: Database, config: Config): Promise<Checked> {
   const checks = await checkData(db, config);
   const temporal = await checkTemporal(db, config);
   checks.push(...temporal.checks);
   const notes = [...temporal.notes];
-  // The next findings are not noted, because they have their own metrics, which are always
-  // current.
-  const hangs = server.some(
-    ({ code, findings }) => code === 'commits_hang' && findings > 0,
-  );
-  if (hangs) notes.push(NOT_NOTED);
-  else await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
-  checks.push(...(await checkProcesses(db)));
+  if (await db.canCommit()) {
+    await noteDoctor(db, sumOf(checks)).catch(() => notes.push(NOT_NOTED));
+  } else {
+    notes.push(NOT_NOTED);
+  }
   return { checks, notes };
 }
 
@@ -154,21 +137,18 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   // client takes longer than running a command that does not need it.
   const { lazyClient, messageOf, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  const { checkLostBatches, checkWorkers, checkWorkflows, unreachable } = await import(
+  const { checkLostBatches, checkWorkflows, unreachable } = await import(
     '../temporal/doctor.ts'
   );
   const { taskQueue, temporalEnvironment } = config;
   const target = temporalTarget(temporalEnvironment);
   const client = lazyClient(target);
-  const { namespace } = client.options;
-  const workers = await checkWorkers(db, { namespace, taskQueue });
   try {
     const trouble = await temporalTrouble(target);
-    if (trouble) return { checks: [unreachable(trouble.message), workers], notes: [] };
+    if (trouble) return { checks: [unreachable(trouble.message)], notes: [] };
     const checks = [
       ...(await checkWorkflows(db, client, taskQueue)),
       await checkLostBatches(db, client, taskQueue),
-      workers,
     ];
     return { checks, notes: [] };
   } catch (error) {
@@ -176,7 +156,7 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
     // PostgreSQL are still printed.
     if (error instanceof DatabaseError || !(error instanceof Error)) throw error;
     const unusable = unreachable(`Temporal failed a check: ${messageOf(error)}`);
-    return { checks: [unusable, workers], notes: [] };
+    return { checks: [unusable], notes: [] };
   } finally {
     await client.connection.close();
   }

@@ -3,11 +3,9 @@ import { DNS } from '../../activities/verification/dns-control.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { DatabaseError } from '../../db/connection/errors.ts';
 import { tlsWarning } from '../../db/connection/tls.ts';
-import { GRACE_SECONDS } from '../../db/doctor/check.ts';
-import { DELIVERY_GRACE_SECONDS } from '../../db/doctor/work.ts';
 import { readSourceStats } from '../../db/lookups/source-stats.ts';
 import { readiness } from '../../db/operations/migrate.ts';
-import { readServerStats, SERVER_LIMITS } from '../../db/operations/server.ts';
+import { readServerStats } from '../../db/operations/server.ts';
 import { readConcerns, readStats, type Stat } from '../../db/operations/stats.ts';
 import {
   listApis,
@@ -16,6 +14,8 @@ import {
   NO_BUILD,
 } from '../../db/operations/workers.ts';
 import { loadConfig } from '../config/config.ts';
+import { FAILING, LIMITS } from '../limits.ts';
+import { printable } from '../printable.ts';
 import {
   counted,
   fields,
@@ -27,92 +27,6 @@ import {
 } from './print.ts';
 
 const HOUR_MS = 3_600_000;
-
-/**
- * A stat that needs attention if it is above a limit. The alerts have the same limits.
- */
-interface Limit {
-  readonly stat: string;
-  readonly max: number;
-  readonly warning: string;
-}
-
-export const LIMITS: readonly Limit[] = [
-  {
-    stat: 'sweep_age_seconds',
-    max: 2 * GRACE_SECONDS,
-    warning: 'no sweep for two minutes: see deploy/runbooks/processes-down.md',
-  },
-  {
-    stat: 'request_overdue_seconds',
-    max: GRACE_SECONDS,
-    warning: 'a request is overdue: "doctor" shows which one',
-  },
-  {
-    stat: 'delivery_overdue_seconds',
-    max: DELIVERY_GRACE_SECONDS,
-    warning: 'a webhook delivery is overdue: "doctor" shows which one',
-  },
-  {
-    stat: 'database_disk_full',
-    max: 0,
-    warning: 'the disk of PostgreSQL is full: see deploy/runbooks/postgresql-full.md',
-  },
-  {
-    stat: 'database_slot_bytes_active',
-    max: SERVER_LIMITS.slotBytes,
-    warning: 'a replication slot fills the disk of PostgreSQL: "doctor" shows which one',
-  },
-  {
-    stat: 'database_slot_bytes_inactive',
-    max: SERVER_LIMITS.inactiveSlotBytes,
-    warning:
-      'a replication slot is inactive and fills the disk of PostgreSQL: "doctor" shows which one',
-  },
-  {
-    stat: 'database_lock_seconds',
-    max: SERVER_LIMITS.lockSeconds,
-    warning: 'a session locks balances, batches, or requests: "doctor" shows which one',
-  },
-  {
-    stat: 'database_oldest_transaction_seconds',
-    max: SERVER_LIMITS.transactionSeconds,
-    warning: 'a transaction has been open for an hour: "doctor" shows which one',
-  },
-  {
-    stat: 'database_dead_rows',
-    max: SERVER_LIMITS.deadRows,
-    warning: 'a table has more dead rows than live ones: "doctor" shows which one',
-  },
-  {
-    stat: 'doctor_findings',
-    max: 0,
-    warning: 'the last run of "doctor" had findings: run it again',
-  },
-  {
-    stat: 'doctor_age_seconds',
-    max: SERVER_LIMITS.routineSeconds,
-    warning: '"doctor" has not run for two days: run it every day',
-  },
-  {
-    stat: 'backup_age_seconds',
-    max: SERVER_LIMITS.routineSeconds,
-    warning: 'no backup was noted for two days: see deploy/runbooks/routine-late.md',
-  },
-  {
-    stat: 'import_age_seconds_nppes',
-    max: SERVER_LIMITS.importSeconds,
-    warning: 'NPPES was last imported 45 days ago: import the newest files',
-  },
-  {
-    stat: 'import_age_seconds_clinicians',
-    max: SERVER_LIMITS.importSeconds,
-    warning: 'the file of clinicians was last imported 45 days ago: import the newest',
-  },
-];
-
-const CONNECTIONS_SPENT =
-  'PostgreSQL has few connections left: "doctor" shows whose limit is reached';
 
 const COMMITS_HANG =
   'PostgreSQL commits nothing, so each submit fails: see deploy/runbooks/postgresql-down.md';
@@ -178,7 +92,8 @@ async function reportStatus(db: Database): Promise<Report> {
   // Comes first, because a lock on a table can block everything else.
   const server = await reader.read('the server', () => readServerStats(db));
   const service = await reader.read('requests and credits', () => readStats(db, rules));
-  const stats = { ...sumStats(server ?? []), ...sumStats(service ?? []) };
+  const read = [...(server ?? []), ...(service ?? [])];
+  const stats = sumStats(read);
   const sources = await reader.read('sources', () => listSources(db));
   const workers = await reader.read('workers', () => listVersions(db));
   const apis = await reader.read('APIs', () => listApis(db));
@@ -200,7 +115,7 @@ async function reportStatus(db: Database): Promise<Report> {
   attention.push(...(silent ?? []).map(silentProcesses));
   attention.push(...failures(lastQuarterHour));
   attention.push(...waitingBatches.map(waitingFor));
-  attention.push(...aboveLimits(stats));
+  attention.push(...aboveLimits(read));
   if (isHeldWithoutRequest(stats)) attention.push(HELD_WITHOUT_REQUEST);
   for (const { source, breaker, lastError } of sources ?? []) {
     if (breaker === 'open' || breaker === 'half_open') {
@@ -229,14 +144,16 @@ async function reportStatus(db: Database): Promise<Report> {
 }
 
 /** Returns a sentence for each stat that is above its limit. */
-function aboveLimits(stats: Stats): string[] {
-  const above = LIMITS.filter(({ stat, max }) => (stats[stat] ?? 0) > max);
-  const warnings = above.map(({ warning }) => warning);
-  const { database_connections_used: used = 0, database_connections_limit: most } = stats;
-  if (most !== undefined && used >= SERVER_LIMITS.connectionShare * most) {
-    warnings.push(CONNECTIONS_SPENT);
+function aboveLimits(read: readonly Stat[]): string[] {
+  const sentences: string[] = [];
+  for (const { stat, max, problem, runbook } of LIMITS) {
+    const above = read.filter(({ name, value }) => name === stat && value > max);
+    if (above.length === 0) continue;
+    const subjects = above.flatMap(({ subject }) => subject ?? []);
+    const which = subjects.length === 0 ? '' : ` (${printable(subjects.join(', '))})`;
+    sentences.push(`${problem}${which}: see deploy/runbooks/${runbook}`);
   }
-  return warnings;
+  return sentences;
 }
 
 /** Returns stats, such as `requests_open_accepted`, added up over all organizations. */
@@ -305,9 +222,9 @@ function summaryOf(attention: readonly string[]): string {
 
 function notAsked(source: string, lastError: string | null): string {
   if (source === DNS) {
-    return `name servers are not trusted (${lastError}): see deploy/runbooks/dns-lying.md`;
+    return `name servers are not trusted (${lastError}): see deploy/runbooks/source-lying.md`;
   }
-  return `${source} is not called (${lastError}): see "vendors"`;
+  return `${source} is not called (${lastError}): see deploy/runbooks/source-down.md`;
 }
 
 /** Counts the requests that became final within the last 15 minutes, and those that failed. */
@@ -330,14 +247,14 @@ interface LastQuarterHour extends Partial<ReturnType<typeof outcomesOf>> {
 }
 
 /**
- * Returns a sentence if so many recent requests failed that the alert `RequestsFailing` fires. Also
- * returns one if an API has sent a 500, because that is always a bug or a missing right.
+ * Returns a sentence if so many recent requests failed that the alert fires. Also returns one if an API has sent a 500, because that is always a bug or a missing right.
  */
 function failures({ final = 0, failed = 0, errors = 0 }: LastQuarterHour): string[] {
   const found: string[] = [];
-  if (failed > 5 && failed > final / 10) {
+  const { maxCount, maxPercent, runbook } = FAILING;
+  if (failed > maxCount && 100 * failed > maxPercent * final) {
     found.push(
-      `${failed} of the ${final} requests of the last 15 minutes failed: see deploy/runbooks/requests-failing.md`,
+      `${failed} of the ${final} requests of the last 15 minutes failed: see deploy/runbooks/${runbook}`,
     );
   }
   if (errors > 0) {

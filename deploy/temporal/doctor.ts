@@ -7,7 +7,6 @@ import {
   resultOf,
 } from '../../db/doctor/check.ts';
 import { listUnknownBatches, listWork } from '../../db/doctor/work.ts';
-import { listElsewhere } from '../../db/operations/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { describeRun, inTime, isRunning, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
@@ -119,17 +118,6 @@ export async function checkLostBatches(
  */
 export function unreachable(trouble: string): CheckResult {
   return resultOf('temporal_unreachable', { findings: 1, examples: [] }, { trouble });
-}
-
-/** Checks that workers run in the namespace and on the queue in which the API starts workflows. */
-export async function checkWorkers(
-  db: Database,
-  place: { readonly namespace: string; readonly taskQueue: string },
-): Promise<CheckResult> {
-  const elsewhere = await listElsewhere(db, place);
-  return found('worker_elsewhere', elsewhere, {
-    place: `${place.namespace}/${place.taskQueue}`,
-  });
 }
 
 /**

@@ -1,9 +1,11 @@
+import { readFileSync } from 'node:fs';
 import test from 'ava';
 import { openDatabase } from '../../db/connection/client.ts';
 import { forgetSources } from '../../db/lookups/sources.ts';
 import { noteApi, noteStopped, noteWorker } from '../../db/operations/workers.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
+import { withLimits } from '../../deploy/build/alerts.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import {
@@ -148,7 +150,7 @@ const TROUBLES: Readonly<
     'update routines set ended_at = now()',
   ],
   'NPPES was imported 46 days ago': [
-    /NPPES was last imported/,
+    /a file of CMS was last imported 45 days ago \(nppes\): .*routines\.md$/,
     `insert into import_runs (id, kind, file, fingerprint, state, finished_at)
      values ('imp_old', 'nppes', 'old.zip', 'old', 'done', now() - interval '46 days')`,
     `delete from import_runs where id = 'imp_old'`,
@@ -273,6 +275,12 @@ test.serial('status does not count workers that have shut down normally', async 
   await noteStopped(db, 'w1');
   await noteStopped(db, 'w3');
   t.like((await status()).workers, [{ version: 'v1', workers: 1 }]);
+});
+
+test('each limit of status has its alert in alerts.yaml', (t) => {
+  const file = new URL('../../deploy/prometheus/alerts.yaml', import.meta.url);
+  const alerts = readFileSync(file, 'utf8');
+  t.is(withLimits(alerts), alerts, 'run "node deploy/build/alerts.ts"');
 });
 
 // This test is the last one, because a settled request cannot be changed.

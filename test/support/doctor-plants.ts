@@ -186,10 +186,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
   };
   const work: Record<string, Plant> = {
-    request_without_batch: {
-      statements: [sql`delete from batches where id = ${open.batchId}`],
-      subject: open.batchId,
-    },
     batch_total: {
       statements: [sql`update batches set total = total + 1 where id = ${bulk.batchId}`],
       subject: bulk.batchId,
@@ -297,13 +293,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       ],
       subject: running.deliveries[0] ?? '',
     },
-    sweep_away: {
-      statements: [
-        sql`update batches set created_at = now() - interval '121 seconds' where id = ${open.batchId}`,
-        sql`insert into sweeps (due_at, swept_at) values (now(), '2026-01-02T03:04:05Z')`,
-      ],
-      subject: '2026-01-02T03:04:05Z',
-    },
     idempotency_without_response: {
       statements: [sql`update idempotency_keys set response = null`],
       subject: `${organizationId} /api/v1/email `,
@@ -323,6 +312,14 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     right_missing: {
       statements: [sql`revoke delete on stored_emails from npe_worker`],
       subject: 'npe_worker delete stored_emails',
+    },
+    autovacuum_off: {
+      statements: [sql`set local track_counts = off`],
+      subject: 'track_counts',
+    },
+    statistics_hidden: {
+      statements: [sql`revoke pg_read_all_stats from npe_worker`],
+      subject: 'npe_worker',
     },
   };
   const lookup = (id: string, npi: string, age: string, closed: boolean) =>

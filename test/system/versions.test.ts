@@ -10,7 +10,7 @@ import { sql } from 'drizzle-orm';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { freePort, LOOPBACK } from '../../deploy/ports.ts';
-import { checkWorkers, checkWorkflows } from '../../deploy/temporal/doctor.ts';
+import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { testSetting } from '../support/database.ts';
@@ -90,11 +90,7 @@ async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
     webhookScheduleMs: [0, 100, 200, 300],
   });
   const workflows = await checkWorkflows(db, client, taskQueue);
-  const all = [
-    ...checks,
-    ...workflows,
-    await checkWorkers(db, { namespace: 'default', taskQueue }),
-  ];
+  const all = [...checks, ...workflows];
   return all.filter((check) => check.findings > 0).map(({ code }) => code);
 }
 

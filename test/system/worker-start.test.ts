@@ -107,5 +107,4 @@ test('a worker counts as alive while Temporal does not respond', async (t) => {
   t.notRegex(status.stdout, /worker is alive|workers wait|hangs|no sweep/);
   const doctor = await runProgram('operator', ['doctor'], { env });
   t.regex(doctor.stdout, hangs);
-  t.notRegex(doctor.stdout, /no_worker|sweep_away|refunded/);
 });

@@ -270,9 +270,6 @@ test.serial(
     );
     t.regex(status, /^nobody +enrichment +none +1$/m);
     t.notRegex(status, /no worker is alive|no sweep/);
-    const doctor = await operator('doctor');
-    t.regex(doctor, /^no_worker: no worker is alive that has joined Temporal$/m);
-    t.notRegex(doctor, /refunded|sweep_away/);
     process.kill(refused.pid, 'SIGTERM');
     t.is(await refused.exited, 'exit code 0');
     t.regex(await operator('status'), /^no worker is alive: /m);
@@ -282,7 +279,7 @@ test.serial(
     const temporal = await startTemporal({ cli, namespace: 'default', port });
     t.teardown(() => temporal.stop());
     await worker.says(/"msg":"worker ready"/);
-    t.notRegex(await operator('doctor'), /^no_worker: /m);
+    t.notRegex(await operator('status'), /no worker is alive|workers wait/);
     t.regex(
       worker.output(),
       /"vendors":\["fullenrich"\].*"msg":"these vendors are not called, .*add a verifier \(HUNTER_API_KEY/,
