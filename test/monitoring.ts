@@ -14,12 +14,7 @@ import { temporaryFolder, testSetting } from './support/database.ts';
 import { runCheck } from './support/long-check.ts';
 import { createCaller, HANG_MS } from './support/organization.ts';
 import { startApiProcess, workerProcesses } from './support/programs.ts';
-import {
-  check,
-  startAlertmanager,
-  startPostgresExporter,
-  startPrometheus,
-} from './support/prometheus.ts';
+import { check, startAlertmanager, startPrometheus } from './support/prometheus.ts';
 import { startServers } from './support/servers.ts';
 import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
@@ -28,8 +23,7 @@ import { TOOLS } from './support/tools.ts';
  * `npm run monitoring -- [--seconds 40]`: promtool checks deploy/prometheus,
  * and Grafana's types check the dashboards of deploy/grafana. Then the service works for a while
  * under a real Prometheus: every query of every panel must find numbers, every alert must use
- * existing metrics, postgres_exporter must report PostgreSQL, and Alertmanager must get an alert. The
- * run ends at the first problem.
+ * existing metrics, and Alertmanager must get an alert. The run ends at the first problem.
  */
 const path = (relative: string) => fileURLToPath(new URL(relative, import.meta.url));
 const PROMETHEUS = path('../deploy/prometheus/');
@@ -41,14 +35,6 @@ const LABEL_VALUES = /^label_values\((\w+), (\w+)\)$/;
 /** Exists only after the first failed workflow task. */
 const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
 
-/** Some metrics of postgres_exporter. */
-const OF_EXPORTER = [
-  'pg_up',
-  'pg_stat_activity_max_tx_duration',
-  'pg_locks_count',
-  'pg_database_size_bytes',
-  'pg_stat_user_tables_n_dead_tup',
-];
 const RUNBOOKS = 'https://runbooks.test';
 
 /** NPIs for every way a request can end soon, and one whose vendor never responds. */
@@ -99,11 +85,6 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const SOURCES_FILE = await withBudget(stack, join(folder, 'sources.json'));
   await workers.start(stack, { SOURCES_FILE, ...metricsAt(workerPort) });
   const since = new Date();
-  const exporter = await startPostgresExporter(
-    await TOOLS.postgresExporter(),
-    stack.databaseUrl,
-  );
-  started.defer(exporter.stop);
   const alertmanager = await startAlertmanager(
     await TOOLS.alertmanager(),
     folder,
@@ -113,7 +94,6 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const targets = {
     api: [`${LOOPBACK}:${apiPort}`],
     worker: [`${LOOPBACK}:${workerPort}`],
-    postgresql: [exporter.address],
   };
   const server = await startPrometheus(prometheus, folder, {
     targets,
@@ -187,11 +167,9 @@ async function findProblems(observed: Observed): Promise<string[]> {
   for (const [name] of alerts.matchAll(/\b(?:npe|temporal|nodejs)_\w+/g))
     if (!known.has(name) && !SELDOM.has(name))
       problems.push(`alerts.yaml: nobody tells ${name}`);
-  for (const name of OF_EXPORTER)
-    if (!known.has(name)) problems.push(`postgres_exporter does not report ${name}`);
   const received = await alertmanager.alerts();
   const alert = received.find(({ labels }) => labels.alertname === 'DoctorFindings');
-  if (alert?.annotations.runbook_url !== `${RUNBOOKS}/doctor-findings.md`)
+  if (alert?.annotations.runbook_url !== `${RUNBOOKS}/routines.md`)
     problems.push('Alertmanager did not receive DoctorFindings with its runbook');
   return [...new Set(problems)];
 }

@@ -9,6 +9,6 @@ make() {
   psql --quiet --command "revoke connect on database $1 from public"
 }
 make enrichment npe_migrate_1
-psql --quiet --command "grant connect on database enrichment to npe_api, npe_worker, npe_operator, npe_viewer, npe_monitor_1"
+psql --quiet --command "grant connect on database enrichment to npe_api, npe_worker, npe_operator, npe_viewer"
 make temporal temporal
 make temporal_visibility temporal

@@ -12,7 +12,6 @@ begin
     ('npe_api_1', 'npe_api'),
     ('npe_worker_1', 'npe_worker'),
     ('npe_operator_1', 'npe_operator'),
-    ('npe_monitor_1', 'pg_monitor'),
     ('temporal', null)
   loop
     if member_of is not null and not exists (select from pg_roles where rolname = member_of) then

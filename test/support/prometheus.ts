@@ -45,18 +45,6 @@ export async function startAlertmanager(program: string, folder: string, config:
   return { address, alerts: () => ask<ReceivedAlert[]>('alerts'), stop: server.stop };
 }
 
-/** Starts postgres_exporter for a database. @returns its address */
-export async function startPostgresExporter(program: string, databaseUrl: string) {
-  const address = `${LOOPBACK}:${await freePort()}`;
-  const server = launch({
-    name: 'postgres_exporter',
-    command: program,
-    args: [`--web.listen-address=${address}`],
-    env: { DATA_SOURCE_NAME: `${databaseUrl}?sslmode=disable` },
-  });
-  return { address, stop: server.stop };
-}
-
 /** The servers and files that a Prometheus server uses. */
 interface Monitored {
   /** `host:port`, by job name. */

@@ -73,14 +73,6 @@ async function findCompilingPostgresql(): Promise<string> {
   return join(dirname(library), '..', 'bin');
 }
 
-/** Builds postgres_exporter from its folder, because not every proxy lists its versions. */
-async function findPostgresExporter(): Promise<string> {
-  const version = 'v0.19.1';
-  const module = `github.com/prometheus-community/postgres_exporter@${version}`;
-  const command = `-C "${await downloaded(module)}" ./cmd/postgres_exporter`;
-  return await findBuilt(`postgres_exporter-${version}`, command);
-}
-
 /**
  * The version of the Temporal server. The CLI's dev server has the same version, so that the dev
  * server and the production server differ only in their database.
@@ -147,5 +139,4 @@ export const TOOLS = {
       'github.com/prometheus/alertmanager/cmd/alertmanager',
       'v0.31.1',
     ),
-  postgresExporter: findPostgresExporter,
 };

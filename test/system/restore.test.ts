@@ -37,7 +37,6 @@ const USERS = [
   'npe_api_1',
   'npe_worker_1',
   'npe_operator_1',
-  'npe_monitor_1',
   'temporal',
 ];
 /** A sandbox request with this NPI is refunded. */
