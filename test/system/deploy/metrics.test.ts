@@ -40,7 +40,6 @@ const OF_TEMPORAL = [
   'temporal_worker_task_slots_used',
   'temporal_workflow_task_schedule_to_start_latency_seconds',
   'temporal_activity_schedule_to_start_latency_seconds',
-  'temporal_num_pollers',
   'temporal_sticky_cache_size',
 ];
 const IN_TROUBLE = [
