@@ -139,16 +139,6 @@ const TROUBLES: Readonly<
     `update routines set findings = 2 where kind = 'doctor'`,
     'update routines set findings = 0',
   ],
-  'the doctor has not run for two days': [
-    /"doctor" has not run/,
-    `update routines set ended_at = now() - interval '49 hours' where kind = 'doctor'`,
-    'update routines set ended_at = now()',
-  ],
-  'no backup was noted for two days': [
-    /no backup was noted/,
-    `update routines set ended_at = now() - interval '49 hours' where kind = 'backup'`,
-    'update routines set ended_at = now()',
-  ],
   'NPPES was imported 46 days ago': [
     /a file of CMS was last imported 45 days ago \(nppes\): .*routines\.md$/,
     `insert into import_runs (id, kind, file, fingerprint, state, finished_at)

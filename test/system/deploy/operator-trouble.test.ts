@@ -54,20 +54,6 @@ test.before(async () => {
     alter default privileges in schema faked grant select on tables to npe_operator`);
 });
 
-test.serial('status reports that nearly all connections are in use', async (t) => {
-  const warning =
-    /^PostgreSQL has few connections left .* \(server: \d+ of \d+\): see deploy\/runbooks\/postgresql-slow\.md$/m;
-  t.notRegex((await operator('status')).stdout, warning);
-  const undo = await fake(
-    'pg_stat_database',
-    `select current_setting('max_connections')::int - 4 as numbackends`,
-  );
-  const { code, stdout } = await operator('status');
-  await undo();
-  t.is(code, 3);
-  t.regex(stdout, warning);
-});
-
 test.serial(
   'status names the session that locks a table, and doctor refers to it',
   async (t) => {
