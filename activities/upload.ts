@@ -4,6 +4,7 @@ import { takePlaces } from '../db/accounts/limits.ts';
 import { type Balance, isSandbox } from '../db/accounts/organizations.ts';
 import type { Database } from '../db/connection/client.ts';
 import { markStarted } from '../db/requests/outbox.ts';
+import pacing from '../db/requests/pacing.json' with { type: 'json' };
 import { type SubmitCommand, submit } from '../db/requests/submit.ts';
 import {
   cutPart,
@@ -22,9 +23,9 @@ import { testOutcomeOf } from './sandbox.ts';
 
 /**
  * While this many requests of an upload are open, its next part waits, so that all requests have
- * time before their deadlines. The client's command has the same limit.
+ * time before their deadlines. Both clients have the same limit, by a link to pacing.json.
  */
-const MAX_OPEN = 180;
+const MAX_OPEN = pacing.openNpis;
 /** The delay before looking again whether open requests have become final. */
 const OPEN_WAIT_MS = 1000;
 /** The longest of these delays, so that a stopped upload or a revoked key is soon noticed. */

@@ -25,6 +25,7 @@ const SHARED = [
   'api/files/',
   'db/accounts/prices.json',
   'db/providers/npi.ts',
+  'db/requests/pacing.json',
   'deploy/printable.ts',
 ];
 

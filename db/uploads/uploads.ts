@@ -16,6 +16,7 @@ import {
 import { type Database, only, query, run } from '../connection/client.ts';
 import { readByCursor } from '../connection/cursor.ts';
 import { newId } from '../connection/ids.ts';
+import pacing from '../requests/pacing.json' with { type: 'json' };
 import { batches, uploadParts, uploads } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 import { HAS_PARTS_LEFT } from './parts.ts';
@@ -38,7 +39,7 @@ export const MAX_UPLOAD_BYTES = 5_000_000;
 /** An outline has quotes and UTF-8 in addition, and is usually hardly larger than its file. */
 export const MAX_OUTLINE_BYTES = 2 * MAX_UPLOAD_BYTES;
 /** The number of NPIs that one batch can have. */
-const PART = 60;
+const PART = pacing.npisPerBatch;
 
 export type CreateOutcome =
   | { readonly kind: 'created'; readonly uploadId: string }

@@ -3,6 +3,7 @@ import { Webhook } from 'standardwebhooks';
 import { type Connection, usableBaseUrl } from './connection.ts';
 import { EnrichmentError } from './errors.ts';
 import { type Call, createCaller, PATIENCE_MS } from './http.ts';
+import pacing from './pacing.json' with { type: 'json' };
 import prices from './prices.json' with { type: 'json' };
 import { lockState, openState, type Part, type State } from './state.ts';
 import type {
@@ -76,12 +77,12 @@ export interface Options extends Connection {
  * of its submit, and vendors limit how many are looked up at the same time. With many more open
  * NPIs, some would not be looked up in time and would fail.
  */
-const MAX_OPEN = 180;
+const MAX_OPEN = pacing.openNpis;
 /**
  * Maximum number of running batches. Each running batch is polled about once a minute, and these
  * polls count toward the rate limit of the key.
  */
-const MAX_BATCHES = 16;
+const MAX_BATCHES = pacing.runningBatches;
 
 interface Chunk {
   /** The part of the state. */

@@ -2,6 +2,7 @@ import { hash, randomUUID } from 'node:crypto';
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { EnrichmentError } from './errors.ts';
+import pacing from './pacing.json' with { type: 'json' };
 import type { BulkSubmit } from './types.ts';
 
 /**
@@ -41,7 +42,7 @@ export interface Part {
 export type State = ReturnType<typeof openState>;
 
 /** Maximum number of NPIs in a batch. */
-const BATCH = 60;
+const BATCH = pacing.npisPerBatch;
 const REPLAY_MS = 30 * 86_400_000;
 
 /**
