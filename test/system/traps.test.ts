@@ -14,38 +14,62 @@ import { readTraps } from '../support/traps/set.ts';
 // Compares a customer's results under the default policy with a verifier to a careful person's
 // decision about each address of test/traps/. `npm run traps` prints every policy.
 
-const TRAPS = readTraps();
-const outcomes: Outcome[] = [];
-
-test.before(async (t) => {
-  t.timeout(MAX_RUN_MS);
-  outcomes.push(...(await springTraps(TRAPS, DEFAULT)));
-});
-
-/**
- * Returns true if at most `percent` of the decisions are wrong, and otherwise the list of the wrong
- * ones.
- */
-function isWithin({ wrong, of }: Score, percent: number): true | string {
-  const share = (100 * wrong.length) / of;
-  return share <= percent || [`${wrong.length} of ${of}:`, ...wrong.map(tell)].join('\n');
+/** A set, and the most wrong decisions that it may have. */
+interface Held {
+  readonly folder: string;
+  readonly returned: number;
+  readonly refused: number;
+  readonly type: number;
 }
 
-test('the service returns at most 5 % of the bad addresses in the trap set', (t) => {
-  t.is(isWithin(scoresOf(outcomes).returned, 5), true);
+/**
+ * The wrong decisions of each set today. A change of the rules may lower a number, and must not
+ * raise one.
+ */
+const SETS: readonly Held[] = [
+  { folder: '', returned: 1, refused: 6, type: 0 },
+  { folder: 'exam', returned: 8, refused: 9, type: 1 },
+  { folder: 'exam-2', returned: 9, refused: 6, type: 1 },
+  { folder: 'exam-3', returned: 0, refused: 3, type: 0 },
+  { folder: 'exam-3-others', returned: 7, refused: 0, type: 0 },
+];
+
+const TRAPS = readTraps();
+const outcomes = new Map<string, readonly Outcome[]>();
+
+test.before(async (t) => {
+  t.timeout(SETS.length * MAX_RUN_MS);
+  for (const { folder } of SETS) {
+    outcomes.set(folder, await springTraps(readTraps(`test/traps/${folder}`), DEFAULT));
+  }
 });
 
-test('the service rejects at most 4 % of the good addresses in the trap set', (t) => {
-  t.is(isWithin(scoresOf(outcomes).refused, 4), true);
-});
+/** Returns the number of wrong decisions if it is at most `most`, and otherwise the list of them. */
+function wrongOf({ wrong, of }: Score, most: number): number | string {
+  if (wrong.length <= most) return most;
+  return [`${wrong.length} of ${of}:`, ...wrong.map(tell)].join('\n');
+}
 
-test('at most 1 % of the returned good addresses have the wrong type', (t) => {
-  t.is(isWithin(scoresOf(outcomes).type, 1), true);
+for (const { folder, returned, refused, type } of SETS) {
+  test(`the set test/traps/${folder} has no more wrong decisions than before`, (t) => {
+    const scores = scoresOf(outcomes.get(folder) ?? []);
+    t.is(wrongOf(scores.returned, returned), returned, 'bad addresses returned');
+    t.is(wrongOf(scores.refused, refused), refused, 'good addresses rejected');
+    t.is(wrongOf(scores.type, type), type, 'wrong types');
+  });
+}
+
+test('at most 5 % of the bad addresses are returned, and 4 % of the good ones rejected', (t) => {
+  const { returned, refused, type } = scoresOf([...outcomes.values()].flat());
+  t.true(returned.wrong.length / returned.of <= 0.05);
+  t.true(refused.wrong.length / refused.of <= 0.04);
+  t.true(type.wrong.length / type.of <= 0.01);
 });
 
 test('every request for an address of the trap set ends as completed or not_found', (t) => {
   t.deepEqual(
-    outcomes
+    [...outcomes.values()]
+      .flat()
       .filter(({ state }) => state !== 'completed' && state !== 'not_found')
       .map(tell),
     [],
@@ -69,8 +93,9 @@ test('each trap has a type if and only if a careful person ever returns it', (t)
 });
 
 test('the trap test fails a service that returns everything, nothing, or a wrong type', (t) => {
+  const usual = outcomes.get('') ?? [];
   const as = (returned: (outcome: Outcome) => Outcome['returned']) =>
-    outcomes.map((outcome) => ({ ...outcome, returned: returned(outcome) }));
+    usual.map((outcome) => ({ ...outcome, returned: returned(outcome) }));
   const { returned, refused } = scoresOf(as(() => 'professional'));
   t.deepEqual([returned.wrong.length, refused.wrong.length], [returned.of, 0]);
   const nothing = scoresOf(as(() => null));
@@ -82,5 +107,5 @@ test('the trap test fails a service that returns everything, nothing, or a wrong
     trap.type === 'personal' ? 'professional' : 'personal',
   );
   t.true(other.every((outcome) => mistakeIn(outcome) !== null));
-  t.not(isWithin(scoresOf(other).type, 1), true);
+  t.is(typeof wrongOf(scoresOf(other).type, 20), 'string');
 });
