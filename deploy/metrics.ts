@@ -203,9 +203,9 @@ export const sdkMetrics = (address: string) => () =>
 
 /** The state of the worker that its health checks report. */
 interface WorkerState {
-  readonly isPolling: () => boolean;
+  isPolling(): boolean;
   /** Returns true if open runs need the version of this worker, though a newer one is current. */
-  readonly isNeeded: () => Promise<boolean>;
+  isNeeded(): Promise<boolean>;
 }
 
 /**
@@ -217,18 +217,18 @@ export function healthOf(
   db: Database,
   client: Client,
   ending: AbortSignal,
-  { isPolling, isNeeded }: WorkerState,
+  worker: WorkerState,
 ) {
   const ready = async () => {
     if (ending.aborted) return 'ending';
     const state = await readiness(db);
     if (state !== 'ready') return state;
-    if (!isPolling()) return 'not_polling';
+    if (!worker.isPolling()) return 'not_polling';
     if (!(await isTemporalThere(client))) return 'temporal_away';
     return (await secretKeysTrouble(db)) === null ? null : 'not_ready_for_deliveries';
   };
   const alive = async () => (ending.aborted ? 'ending' : null);
-  const needed = async () => ((await isNeeded()) ? null : 'replaceable');
+  const needed = async () => ((await worker.isNeeded()) ? null : 'replaceable');
   return { '/healthz': alive, '/readyz': ready, '/needed': needed };
 }
 

@@ -121,9 +121,62 @@ Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong us
 
 const DESCRIPTION = 'The worker: looks up emails, checks them, and sends webhooks.';
 
+/** The worker's part in Temporal, as its health checks report it. Empty until it has joined. */
+class Membership {
+  readonly #client: Client;
+  #version: WorkerDeploymentVersion | null = null;
+  #workers: Workers | null = null;
+
+  constructor(client: Client) {
+    this.#client = client;
+  }
+
+  /** Notes the version with which this worker is about to join. */
+  setVersion(version: WorkerDeploymentVersion): void {
+    this.#version = version;
+  }
+
+  setWorkers(workers: Workers): void {
+    this.#workers = workers;
+  }
+
+  isPolling(): boolean {
+    return this.#workers?.isPolling() ?? false;
+  }
+
+  async isNeeded(): Promise<boolean> {
+    return this.#version !== null && (await isNeeded(this.#client, this.#version));
+  }
+}
+
 await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stopped) => {
-  const config = loadConfig();
-  const { taskQueue, webhookScheduleMs } = config;
+  const base = await openBase(loadConfig());
+  const { db, log, client, traces } = base;
+  const ending = new AbortController();
+  void stopped.then(() => ending.abort());
+  const membership = new Membership(client);
+  await serveHealth(base, membership, ending.signal);
+  if (!(await untilReady(db, log, stopped))) return await db.close();
+  void exitInTime(stopped);
+  // The reconciler and the heartbeat begin before Temporal is needed. So overdue requests are
+  // refunded, and `status` knows this worker, even while Temporal rejects it.
+  const { heartbeat, leave } = await beginWithoutTemporal(base, ending.signal);
+  const joined = await join(base, membership, stopped);
+  if (joined === null) {
+    await leave();
+    return await atMost(db.close());
+  }
+  await heartbeat.join(joined.version.buildId);
+  await serve({ ...base, leave }, joined, stopped, ending);
+  // The connection of `client` stays open until the process exits. Some calls may still be under
+  // way, and a retry of the SDK on a closed connection would crash the process.
+  await atMost(Promise.all([db.close(), joined.connection.close(), traces?.close()]));
+});
+
+type Base = Awaited<ReturnType<typeof openBase>>;
+
+/** Opens what the process has from its start to its end. Connects to nothing yet. */
+async function openBase(config: Config) {
   firstVersion(config.secretKeys);
   const log = createLog('worker', config.logLevel);
   warnAboutTls(log, config.databaseUrl);
@@ -134,61 +187,79 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const names = createNames(config.dnsServers);
   const created = createSources(config, db, names, log);
   const { greylistMs, reverifyMs, asked, prices, ...sources } = created;
+  const rules = { ...rulesOf(config), greylistMs };
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
-  const ending = new AbortController();
-  void stopped.then(() => ending.abort());
-  let workers: Workers | null = null;
-  let version: WorkerDeploymentVersion | null = null;
-  const health = healthOf(db, client, ending.signal, {
-    isPolling: () => workers?.isPolling() ?? false,
-    isNeeded: async () => version !== null && (await isNeeded(client, version)),
-  });
+  return {
+    config,
+    log,
+    sdkAt,
+    traces,
+    db,
+    target,
+    client,
+    names,
+    sources,
+    asked,
+    prices,
+    rules,
+    reverifyMs,
+  };
+}
+
+async function serveHealth(
+  { config, log, sdkAt, db, client, asked }: Base,
+  membership: Membership,
+  ending: AbortSignal,
+): Promise<void> {
+  const health = healthOf(db, client, ending, membership);
   const readiness = async () => (await health['/readyz']()) ?? 'ready';
+  const { webhookScheduleMs } = config;
   const stats = statsOf(db, { sources: asked, webhookScheduleMs }, log);
   await serveMetrics(config, db, readiness, [stats, sdkMetrics(sdkAt)], health);
-  if (!(await untilReady(db, log, stopped))) return await db.close();
+}
+
+/** Begins the work that needs only PostgreSQL. */
+async function beginWithoutTemporal(
+  { config, log, db, client, asked, prices, rules }: Base,
+  ending: AbortSignal,
+) {
+  const { taskQueue } = config;
   await logSecretsTrouble(db, log);
   await storeSources(db, { asked, prices });
-  const rules = { ...rulesOf(config), greylistMs };
-  void exitInTime(stopped);
   const deps = { db, log, control: createControl(client, taskQueue), rules };
-  const sweeping = runReconciler(deps, config.sweepIntervalMs, ending.signal);
+  const sweeping = runReconciler(deps, config.sweepIntervalMs, ending);
   const heartbeat = new Heartbeat(db, client.options.namespace, taskQueue);
-  await heartbeat.begin({ signal: ending.signal, log });
+  await heartbeat.begin({ signal: ending, log });
   const leave = () => atMost(Promise.all([sweeping, heartbeat.end()]));
-  // The reconciler and the heartbeat are already running at this point, so overdue requests are
-  // refunded, and `status` knows this worker, even while Temporal rejects it.
-  if (!(await untilTemporal(target, log, stopped))) {
-    await leave();
-    return await atMost(db.close());
-  }
+  return { heartbeat, leave };
+}
+
+/**
+ * Waits for Temporal, prepares its namespace, and starts the workers.
+ * @returns null if the process was asked to stop first
+ */
+async function join(
+  base: Base,
+  membership: Membership,
+  stopped: Promise<void>,
+): Promise<Member | null> {
+  const { config, log, db, names, target, client, sources, reverifyMs, rules } = base;
+  const { taskQueue, lookupSlots } = config;
+  if (!(await untilTemporal(target, log, stopped))) return null;
   await prepareNamespace(client, taskQueue, reverifyMs, log);
   logSources(log, sources);
   const workflowBundle = await loadBundle(config.workflowBundle);
-  version = versionOf(taskQueue, workflowBundle.code);
+  const version = versionOf(taskQueue, workflowBundle.code);
   setBuild(version.buildId);
-  const start = {
-    client,
-    taskQueue,
-    workflowBundle,
-    version,
-    lookupSlots: config.lookupSlots,
-    deps: { db, log, ...sources, post: postOf(config, names), rules },
-  };
+  membership.setVersion(version);
+  const deps = { db, log, ...sources, post: postOf(config, names), rules };
+  const start = { client, taskQueue, workflowBundle, version, lookupSlots, deps };
   const joined = await joinTemporal(target, start, stopped);
-  if (!joined) {
-    await leave();
-    return await atMost(db.close());
-  }
-  workers = joined.workers;
-  await heartbeat.join(version.buildId);
-  const running = { config, reverifyMs, client, db, log, version, leave };
-  await serve(running, joined, stopped, ending);
-  // The connection of `client` stays open until the process exits. Some calls may still be under
-  // way, and a retry of the SDK on a closed connection would crash the process.
-  await atMost(Promise.all([db.close(), joined.connection.close(), traces?.close()]));
-});
+  if (joined === null) return null;
+  membership.setWorkers(joined.workers);
+  return { ...joined, version };
+}
 
 /** Stores the prices of the sources, and forgets sources that are no longer configured. */
 async function storeSources(
@@ -212,14 +283,7 @@ function openOwnDatabase(config: Config): Database {
   return openDatabase({ url, poolSize, secretKeys, applicationName: 'worker' });
 }
 
-interface Process {
-  readonly config: Config;
-  /** The interval of the Schedule that verifies stored addresses again. */
-  readonly reverifyMs: number;
-  readonly client: ReturnType<typeof lazyClient>;
-  readonly db: Database;
-  readonly log: Logger;
-  readonly version: ReturnType<typeof versionOf>;
+interface Process extends Pick<Base, 'config' | 'reverifyMs' | 'client' | 'db' | 'log'> {
   /** Waits for the reconciler, and stores that this worker takes no new work. */
   readonly leave: () => Promise<void>;
 }
@@ -230,8 +294,8 @@ interface Process {
  * drains the workers.
  */
 async function serve(
-  { config, reverifyMs, client, db, log, version, leave }: Process,
-  { workers, isVersioned }: Joined,
+  { config, reverifyMs, client, db, log, leave }: Process,
+  { workers, isVersioned, version }: Member,
   stopped: Promise<void>,
   ending: AbortController,
 ): Promise<void> {
@@ -304,6 +368,11 @@ interface Joined {
   readonly isVersioned: boolean;
   readonly workers: Workers;
 }
+
+interface Member extends Joined {
+  readonly version: WorkerDeploymentVersion;
+}
+
 type Start = Omit<Parameters<typeof startWorkers>[0], 'connection'>;
 
 /**
