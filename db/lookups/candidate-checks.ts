@@ -1,4 +1,4 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type Database, lasts, run, span } from '../connection/client.ts';
 import type { candidates } from '../schema.ts';
 import { type RequestedType, SERVICE } from '../words.ts';
@@ -201,8 +201,9 @@ export async function recordVerdict(
              source = excluded.source,
              repeats_input = s.repeats_input and excluded.repeats_input,
              updated_at = clock_timestamp()
-    ), evidence as (${insertEvidence(lookupId, [...evidence, last], sql`checked`)})
-    select`;
+    )
+    select add_evidence(${lookupId}, npi, email, ${JSON.stringify([...evidence, last])}::jsonb)
+      from checked`;
 }
 
 /**
@@ -215,45 +216,15 @@ export async function recordUndecided(
   evidence: readonly Evidence[],
   greylistMs: number | null,
 ): Promise<void> {
-  let checkAfter = sql`check_after`;
-  if (greylistMs !== null) checkAfter = sql`clock_timestamp() + ${span(greylistMs)}`;
+  const seconds = greylistMs === null ? null : greylistMs / 1000;
   await run(db)`
     with waiting as (
       update candidates
-         set check_after = ${checkAfter}
+         set check_after = coalesce(
+               clock_timestamp() + make_interval(secs => ${seconds}::float8), check_after)
        where lookup_id = ${lookupId} and email = ${email} and verdict is null
       returning *
-    ), evidence as (${insertEvidence(lookupId, evidence, sql`waiting`)})
-    select`;
-}
-
-/**
- * Inserts the evidence of a check, if its candidate still exists. A check that had to wait for a
- * verifier starts again from the beginning. The results of our own rules (kind `local`) are then the
- * same and are not inserted again.
- */
-function insertEvidence(
-  lookupId: string,
-  lines: readonly Evidence[],
-  candidate: SQL,
-): SQL {
-  return sql`
-    insert into email_checks (
-      npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms
     )
-    select a.npi, a.email, ${lookupId}, line.kind, line.source, line.verdict, line.reason,
-           line."durationMs", line."waitedMs"
-      from ${candidate} a,
-           jsonb_to_recordset(${JSON.stringify(lines)}::jsonb) line (
-             kind text, source text, verdict text, reason text,
-             "durationMs" integer, "waitedMs" integer
-           )
-     where line.kind <> 'local' or not exists (
-             select from email_checks c
-              where c.lookup_id = ${lookupId}
-                and c.npi = a.npi
-                and c.email = a.email
-                and c.kind = 'local'
-                and c.verdict = line.verdict
-                and c.reason is not distinct from line.reason)`;
+    select add_evidence(${lookupId}, npi, email, ${JSON.stringify(evidence)}::jsonb)
+      from waiting`;
 }

@@ -344,6 +344,22 @@ begin
        select from requests other where other.lookup_id = l.id and other.settled_at is null));
 end $$;
 
+-- Adds the evidence of a candidate's check. A check that had to wait for a verifier starts again from
+-- the beginning. The results of our own rules (kind `local`) are then the same and are not added again.
+--
+-- lines: a JSON array of objects with kind, source, verdict, reason, durationMs, and waitedMs.
+create function add_evidence(a_lookup text, an_npi text, an_email text, lines jsonb)
+returns void language sql as $$
+  insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms)
+  select an_npi, an_email, a_lookup, line.kind, line.source, line.verdict, line.reason, line."durationMs", line."waitedMs"
+    from jsonb_to_recordset(lines) line (
+           kind text, source text, verdict text, reason text, "durationMs" integer, "waitedMs" integer)
+   where line.kind <> 'local' or not exists (
+     select from email_checks c
+      where c.lookup_id = a_lookup and c.npi = an_npi and c.email = an_email and c.kind = 'local'
+        and c.verdict = line.verdict and c.reason is not distinct from line.reason)
+$$;
+
 -- Undoes rejections that may be wrong: those in a period, with a reason (null for any), and by a
 -- verifier (null for any, and for our own checks). The rejected addresses wait for a check again, the
 -- evidence is deleted, and the vendors that named the addresses are called again. Valid addresses stay.
