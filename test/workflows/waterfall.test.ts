@@ -284,52 +284,6 @@ test('NPIs without a result cause no more vendor calls, even for other organizat
   t.is(calls(), before);
 });
 
-test('organizations that wait for the same NPI share its lookup, and each is charged', async (t) => {
-  const npi = '2000000192';
-  await forget(npi);
-  // A recent verdict of a verifier would be reused.
-  await stack.db.drizzle.execute(
-    sql`delete from email_checks where npi = ${npi} and kind = 'verifier'`,
-  );
-  const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
-  const address = replies.get(npi)?.email;
-  const checkedBefore = stack.simulator
-    .calls()
-    .filter(({ subject }) => subject === address).length;
-  const others = await Promise.all([
-    stack.organization(10),
-    stack.organization(10),
-    stack.organization(10),
-  ]);
-  const batches = await Promise.all(others.map((one) => one.single({ npi })));
-  const ends = await Promise.all(
-    others.map((one, i) => one.completed(batches[i]?.json.batch_id ?? '')),
-  );
-  t.deepEqual(
-    ends.map(
-      ({ data, usage }) =>
-        `${data[0]?.status} ${data[0]?.replayed} ${usage.credits_used}`,
-    ),
-    Array(3).fill('completed false 1'),
-  );
-  const calls = stack.simulator
-    .calls()
-    .filter(({ subject }) => subject === npi)
-    .slice(before);
-  t.deepEqual(
-    calls.map(({ vendor, route }) => `${vendor} ${route}`),
-    ['rocketreach GET /person/lookup', 'fullenrich POST /contact/enrich/bulk'],
-  );
-  const checked = stack.simulator
-    .calls()
-    .filter(({ subject }) => subject === ends[0]?.data[0]?.email);
-  t.is(checked.length - checkedBefore, 1, 'one check of its mailbox serves them all');
-  const [row] = await stack.db.drizzle.execute<{ lookups: number }>(sql`
-    select count(distinct lookup_id)::int as lookups from requests
-     where npi = ${npi} and organization_id in ${others.map((one) => one.organizationId)}`);
-  t.is(row?.lookups, 1);
-});
-
 test('the Temporal UI shows which vendors a lookup called, in order', async (t) => {
   const { json } = await client.single({
     npi: '2000000218',
