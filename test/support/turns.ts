@@ -1,8 +1,9 @@
 import { sql } from 'drizzle-orm';
+import type { Sql } from 'postgres';
 import { eventually } from './organization.ts';
 import type { Stack } from './stack.ts';
 
-// Looks at the turns of lookups that several requests share.
+// Holds requests in a step of their lookups, and looks at the turns of these lookups.
 
 /** Waits until the activity of a request was told that another request has the turn. */
 export async function waitsForTurn(
@@ -22,16 +23,16 @@ export async function waitsForTurn(
 }
 
 /**
- * Ends the turn of a lookup, as if its time was over.
- * @returns the time for which the turn would have lasted, in milliseconds; null if it was free
+ * Ends the turn of a request, as if its time was over.
+ * @returns the time for which the turn would have lasted, in milliseconds; null without a turn
  */
 export async function endTurn(
   { db }: Pick<Stack, 'db'>,
-  npi: string,
+  requestId: string,
 ): Promise<number | null> {
   const [ended] = await db.drizzle.execute<{ ms: number }>(sql`
     with taken as (
-      select id, turn_until from lookups where npi = ${npi} and turn_until is not null for update
+      select id, turn_until from lookups where turn_of = ${requestId} for update
     )
     update lookups l
        set turn_until = clock_timestamp()
@@ -39,4 +40,32 @@ export async function endTurn(
      where l.id = taken.id
     returning (extract(epoch from taken.turn_until - clock_timestamp()) * 1000)::float8 as ms`);
   return ended?.ms ?? null;
+}
+
+/** Locks rows of a table until `release` is called. */
+export async function lockRows(
+  admin: Sql,
+  table: string,
+  column: string,
+  values: readonly string[],
+) {
+  const connection = await admin.reserve();
+  await connection`begin`;
+  const [locker] = await connection`
+    select pg_backend_pid() as pid from ${connection(table)}
+     where ${connection(column)} = any(${[...values]}) for update`;
+  return {
+    /** The connection that may change these rows. */
+    sql: connection,
+    /** Waits until a statement waits for these rows. */
+    isInTheWay: () =>
+      eventually(async () => {
+        const waiting = await admin`
+          select from pg_stat_activity where ${locker?.pid} = any(pg_blocking_pids(pid))`;
+        return waiting.length > 0 ? true : null;
+      }),
+    async release() {
+      await connection`commit`;
+    },
+  };
 }
