@@ -1,16 +1,29 @@
-import test from 'ava';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
+import postgres from 'postgres';
+import { submit } from '../../db/requests/submit.ts';
+import { personOf } from '../../deploy/local/sim/people.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
-import { fresh, testSetting } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { fresh, temporaryFolder, testSetting } from '../support/database.ts';
+import {
+  acceptedIds,
+  eventually,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
-import { ordinaryNpis } from '../support/vendors.ts';
+import { lockRows } from '../support/turns.ts';
+import { ordinaryNpis, serveVendor } from '../support/vendors.ts';
 
 // Tests the worker as a process, as in production, and the state after kill -9 in the middle of a
 // batch.
 
+const LOOKUP_TIMEOUT_MS = 300_000;
 const FOUND = 20;
 const NOT_FOUND = 10;
 
@@ -24,7 +37,7 @@ const temporal = fresh(test, () =>
 );
 const stack = fresh(test, () =>
   startStack({
-    lookupTimeoutMs: 100_000,
+    lookupTimeoutMs: LOOKUP_TIMEOUT_MS,
     sweepIntervalMs: 1000,
     simulatorSpeed: 0.5,
     rocketReach: { call: '8s' },
@@ -111,40 +124,122 @@ test.serial(
   },
 );
 
+/**
+ * Starts a server in front of the simulated sources. It holds the responses to calls that contain one
+ * of the given texts, after the source got the call.
+ */
+async function startGate(t: ExecutionContext, ...texts: readonly string[]) {
+  const held = new Map(texts.map((one) => [one, Promise.withResolvers<void>()]));
+  const reached = new Set<string>();
+  const { ROCKETREACH_URL = '', ROCKETREACH_API_KEY = '' } = stack.workerEnvironment;
+  const { origin, pathname } = new URL(ROCKETREACH_URL);
+  const url = await serveVendor(t, async (request, response) => {
+    const body = request.method === 'POST' ? await text(request) : null;
+    const { host: _, connection: __, ...headers } = request.headers;
+    const reply = await fetch(`${origin}${request.url}`, {
+      method: request.method ?? 'GET',
+      headers: headers as Record<string, string>,
+      body,
+    });
+    const content = await reply.text();
+    const key = texts.find((one) => `${request.url} ${body}`.includes(one));
+    if (key !== undefined) {
+      reached.add(key);
+      await held.get(key)?.promise;
+    }
+    response.writeHead(reply.status, { 'content-type': 'application/json' });
+    response.end(content);
+  });
+  // The calls are held for longer than the stack's settings allow.
+  const sourcesFile = join(temporaryFolder(t.teardown), 'sources.json');
+  writeFileSync(
+    sourcesFile,
+    JSON.stringify({ vendors: { rocketreach: { call: '180s' } } }),
+  );
+  return {
+    /** The settings of workers that call the sources through this server. */
+    settings: {
+      SOURCES_FILE: sourcesFile,
+      ROCKETREACH_URL: `${url}${pathname}`,
+      REACHER_URL: `${url}/reacher`,
+      REACHER_API_KEY: ROCKETREACH_API_KEY,
+    },
+    /** Waits until the source got all calls that are held. */
+    isReached: () =>
+      eventually(async () => (reached.size === texts.length ? true : null)),
+    release: (key: string) => held.get(key)?.resolve(),
+    releaseAll() {
+      for (const { resolve } of held.values()) resolve();
+    },
+  };
+}
+
 test.serial(
-  'after a worker is killed, open vendor jobs are polled, not paid for again',
+  'a worker that is killed in every step of lookups buys no job twice',
   async (t) => {
     await workers.stop();
-    const client = await stack.organization(100);
-    const npis = ordinaryNpis('found_later', 10, 5000);
-    const worker = await workers.start(stack);
-    const { json } = await client.bulk({ npis });
-    const jobs = async () => {
-      const rows = await stack.db.drizzle.execute<{ npi: string }>(sql`
-      select l.npi from vendor_attempts a join lookups l on l.id = a.lookup_id
-       where a.state = 'pending' and a.job_ref is not null and l.npi in ${npis}`);
-      return rows.length;
-    };
-    await eventually(async () => ((await jobs()) === npis.length ? true : null));
+    const [called = '', checked = '', settled = '', planned = ''] = ordinaryNpis(
+      'found',
+      4,
+      5000,
+    );
+    const [polled = ''] = ordinaryNpis('found_later', 1, 5000);
+    const gate = await startGate(
+      t,
+      `npi_number=${called}`,
+      `ids=${polled}`,
+      personOf(checked).workEmail,
+      `npi_number=${settled}`,
+    );
+    t.teardown(gate.releaseAll);
+    const admin = postgres(stack.databaseUrl, { max: 3, onnotice: () => {} });
+    t.teardown(() => admin.end({ timeout: 1 }));
+    const worker = await workers.start(stack, gate.settings);
+    const clients = [await stack.organization(10), await stack.organization(10)] as const;
+    const shared = { npis: [called, polled, checked, settled] };
+    const batches = await Promise.all(clients.map((client) => client.bulk(shared)));
+    await gate.isReached();
+    const [planner] = clients;
+    const command = submitCommand(planner, { npis: [planned] });
+    const rules = { ...RULES, lookupTimeoutMs: LOOKUP_TIMEOUT_MS };
+    const { batchId } = acceptedIds(await submit(stack.db, command, rules));
+    const requests = await lockRows(admin, 'requests', 'batch_id', [batchId]);
+    await stack.batchWorkflow(batchId);
+    await requests.isInTheWay();
+    const ids = clients.map(({ organizationId }) => organizationId);
+    const balances = await lockRows(admin, 'credit_balances', 'organization_id', ids);
+    gate.release(`npi_number=${settled}`);
+    await balances.isInTheWay();
+
     process.kill(worker.pid, 'SIGKILL');
     await worker.exited;
-    t.is(
-      await jobs(),
-      npis.length,
-      'every job is in the database, and none has a response',
-    );
-
-    await workers.start(stack);
-    const envelope = await client.completed(json.batch_id);
-    t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
-    for (const npi of npis) {
-      const bought = stack.simulator
-        .calls()
-        .filter(
-          ({ route, subject }) => route === 'GET /person/lookup' && subject === npi,
-        );
-      t.is(bought.length, 1, npi);
+    gate.releaseAll();
+    await requests.release();
+    await balances.release();
+    // The turns of the killed worker end.
+    await admin`update lookups set turn_until = clock_timestamp() where turn_of is not null`;
+    await workers.start(stack, gate.settings);
+    for (const [n, client] of clients.entries()) {
+      const { data } = await client.completed(batches[n]?.json.batch_id ?? '');
+      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
     }
-    t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });
+    t.is((await planner.completed(batchId)).data[0]?.status, 'completed');
+    t.deepEqual(await planner.credits(), { balance: 5, total: 10, used: 5 });
+    t.deepEqual(await clients[1].credits(), { balance: 6, total: 10, used: 4 });
+
+    const paid = (npi: string) => {
+      const calls = stack.simulator.calls();
+      return [
+        calls.filter(
+          ({ route, subject }) => route === 'GET /person/lookup' && subject === npi,
+        ).length,
+        calls.filter(({ subject }) => subject === personOf(npi).workEmail).length,
+      ];
+    };
+    t.deepEqual(paid(planned), [1, 1]);
+    t.deepEqual(paid(called), [2, 1], 'the lost call is repeated once');
+    t.deepEqual(paid(polled), [1, 1]);
+    t.deepEqual(paid(checked), [1, 2], 'the lost check is repeated once');
+    t.deepEqual(paid(settled), [1, 1]);
   },
 );
