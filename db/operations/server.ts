@@ -70,7 +70,7 @@ export async function readServerStats(db: Database): Promise<Stat[]> {
          and (pg_has_role(oid, 'npe_api', 'member')
               or pg_has_role(oid, 'npe_worker', 'member'))
     ), shares as (
-      select coalesce(100 * used / nullif(most, 0), 100) as percent,
+      select coalesce(100.0 * used / nullif(most, 0), 100) as percent,
              format('%s: %s of %s', owner, used, most) as subject
         from connections
        order by percent desc
