@@ -192,9 +192,7 @@ async function checkOne(
   const work = {
     signal,
     requestId: turn.requestId,
-    renewTurn: async () => {
-      if (!(await renewTurn(db, turn))) throw turnLost();
-    },
+    renewTurn: () => renewTurn(db, turn),
   };
   const checked = await deps.check(candidate, subject, work);
   const decide = async (decided: Decided): Promise<Outcome> => {

@@ -113,7 +113,8 @@ export const LIMITS: readonly Limit[] = [
   },
   {
     stat: 'npe_database_connections_percent',
-    max: 90,
+    // Of 10 connections of a user, the ninth is above it.
+    max: 89,
     alert: 'ConnectionsSpent',
     severity: 'ticket',
     lasts: '5m',

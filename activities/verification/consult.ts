@@ -92,7 +92,9 @@ export async function consult(
       continue;
     }
     // The turn of the first call began with the check of this address.
-    if (!isFirstCall) await work.renewTurn?.();
+    if (!isFirstCall && work.renewTurn !== null && !(await work.renewTurn())) {
+      return notNow('verifier_unavailable', null);
+    }
     isFirstCall = false;
     const step = await verifier.check(email, work);
     if (step.kind !== 'unavailable' && step.kind !== 'working') {

@@ -25,7 +25,7 @@ export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
 const BATCHES: Pass = {
   from: sql`
     batches b
-    left join (
+    full join (
       select batch_id,
              count(*) as total,
              count(settled_at) as final,
@@ -45,8 +45,9 @@ const BATCHES: Pass = {
         left join requests r on r.id = d.request_id
        group by d.batch_id
     ) d on d.batch_id = b.id`,
-  subject: sql`b.id`,
+  subject: sql`coalesce(b.id, r.batch_id)`,
   checks: {
+    request_without_batch: sql`b.id is null`,
     batch_total: sql`b.total <> coalesce(r.total, 0)`,
     batch_positions: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
     batch_requested_type: sql`b.requested_type <> r.first_type or b.requested_type <> r.last_type`,

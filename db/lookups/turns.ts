@@ -11,10 +11,11 @@ import type { NpiRefusal, RequestedType } from '../words.ts';
 
 /**
  * The turn for the check of an address by one verifier. It is the sum of the longest times: 16 s for
- * name servers, 5 s for a slot, 90 s for the verifier, and 12 s each for PostgreSQL to admit the call
- * and to record its result. The turn is renewed before the next verifier is called.
+ * name servers, 5 s for a slot, 90 s for the verifier, and 12 s each for PostgreSQL to admit the
+ * call, to count the mailboxes that the verifier misses, and to record its result. The turn is
+ * renewed before the next verifier is called.
  */
-export const CHECK_MS = 140_000;
+export const CHECK_MS = 150_000;
 
 /** A lookup's turn that a worker has taken for a request. */
 export interface Turn {

@@ -98,6 +98,8 @@ export async function readStats(
   ];
   const end = performance.now() + PATIENCE_MS;
   return await transaction(db, async (tx) => {
+    // All statements see the same moment, so that no request is open without its held credits.
+    await run(tx)`set transaction isolation level repeatable read, read only`;
     const stats: Stat[] = [];
     for (const read of parts) {
       const leftMs = Math.max(1, Math.round(end - performance.now()));

@@ -1,5 +1,9 @@
 import test from 'ava';
-import { type Database, openDatabase } from '../../db/connection/client.ts';
+import {
+  type Database,
+  openDatabase,
+  type Transaction,
+} from '../../db/connection/client.ts';
 import type { StatsRules } from '../../db/operations/stats.ts';
 import { noteUsedCredits, readConcerns, readStats } from '../../db/operations/stats.ts';
 import { claimTurn, noteSweep } from '../../db/requests/outbox.ts';
@@ -321,7 +325,7 @@ async function largeScans(
   db: Database,
   read: (db: Database) => Promise<unknown>,
 ): Promise<number> {
-  return await db.drizzle.transaction(async (tx) => {
+  const count = async (tx: Transaction) => {
     const scans = async () => {
       const [row] = await tx.execute<{ tables: number; scans: number }>(`
         select count(*)::int as tables, sum(seq_scan)::int as scans
@@ -332,5 +336,7 @@ async function largeScans(
     const before = await scans();
     await read({ ...db, drizzle: tx as unknown as Database['drizzle'] });
     return (await scans()) - before;
-  });
+  };
+  // `readStats` cannot change the isolation level of a transaction that has begun.
+  return await db.drizzle.transaction(count, { isolationLevel: 'repeatable read' });
 }

@@ -186,6 +186,10 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
   };
   const work: Record<string, Plant> = {
+    request_without_batch: {
+      statements: [sql`delete from batches where id = ${open.batchId}`],
+      subject: open.batchId,
+    },
     batch_total: {
       statements: [sql`update batches set total = total + 1 where id = ${bulk.batchId}`],
       subject: bulk.batchId,

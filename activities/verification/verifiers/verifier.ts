@@ -86,11 +86,11 @@ export interface CheckedFor {
   /** Null if no request waits for the check. */
   readonly requestId: string | null;
   /**
-   * Renews the lookup's turn before the next verifier is called. It throws if another request has
-   * taken the turn, so that no verifier is paid twice for one address. Null if the check belongs to
-   * no lookup.
+   * Renews the lookup's turn before the next verifier is called. Returns false if another request
+   * has taken the turn. Then the check ends, so that no verifier is paid twice for one address. Null
+   * if the check belongs to no lookup.
    */
-  readonly renewTurn: (() => Promise<void>) | null;
+  readonly renewTurn: (() => Promise<boolean>) | null;
 }
 
 /** A service that checks whether a mailbox accepts mail. */
