@@ -253,7 +253,8 @@ end $$;
 --
 -- A turn is over at turn_until, even if its worker did not give it back. A retry of the same request
 -- waits for that too, because the former call may still run. No turn is longer than `longest`. If
--- one ends later, the clock was set back, and it ends after `longest`.
+-- one ends later, the clock was set back, and it ends after `longest`: the longest call of a vendor
+-- (200 s, `call` in the sources file) and its margin (25 s).
 --
 -- until: the end of the turn that was taken; null if none was needed or none was free. free_in: the
 -- time until the current turn is over, which may be an earlier one of this request. The rest is null
