@@ -418,7 +418,7 @@ test('an operator can suspend and resume an organization, as "org" or "organizat
     t.like(await audited(id), { action: 'org.suspend', actor: 'tester', subject: id });
   }
   t.regex(await text('org', 'show', id), /^suspended +yes$/m);
-  t.regex(await text('org', 'list'), new RegExp(`^${id} .*\\syes$`, 'm'));
+  t.regex(await text('org', 'list'), new RegExp(`^${id} .*\\syes\\s`, 'm'));
   t.like(await json('org', 'resume', id, ...WHY), {
     suspended: false,
     webhooks_suspended: false,
