@@ -233,7 +233,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
   ],
   'an Idempotency-Key that never expires': [
     {
-      file: 'requests/submit.ts',
+      file: 'requests/idempotency.ts',
       from: 'setWhere: sql`',
       to: 'setWhere: sql`false and ',
     },
