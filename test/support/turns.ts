@@ -5,21 +5,27 @@ import type { Stack } from './stack.ts';
 
 // Holds requests in a step of their lookups, and looks at the turns of these lookups.
 
-/** Waits until the activity of a request was told that another request has the turn. */
-export async function waitsForTurn(
+/** Returns true if the last attempt of a request's activity found that the turn is taken. */
+export async function isWaitingForTurn(
   { client }: Pick<Stack, 'client'>,
   requestId: string,
-): Promise<void> {
+): Promise<boolean> {
   const workflow = client.workflow.getHandle(requestId);
-  await eventually(async () => {
-    // The workflow may not have started yet.
-    const description = await workflow.describe().catch(() => null);
-    const pending = description?.raw.pendingActivities ?? [];
-    const failures = pending.map(({ lastFailure }) => {
-      return lastFailure?.applicationFailureInfo?.type;
-    });
-    return failures.includes('Source.shared_lookup') ? true : null;
+  // The workflow may not have started yet.
+  const description = await workflow.describe().catch(() => null);
+  const pending = description?.raw.pendingActivities ?? [];
+  const failures = pending.map(({ lastFailure }) => {
+    return lastFailure?.applicationFailureInfo?.type;
   });
+  return failures.includes('Source.shared_lookup');
+}
+
+/** Waits until the activity of a request has found that the turn is taken. */
+export async function waitsForTurn(
+  stack: Pick<Stack, 'client'>,
+  requestId: string,
+): Promise<void> {
+  await eventually(async () => (await isWaitingForTurn(stack, requestId)) || null);
 }
 
 /**

@@ -16,12 +16,13 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
+import { startRelay } from '../support/relay.ts';
 import { startStack } from '../support/stack.ts';
-import { lockRows } from '../support/turns.ts';
+import { endTurn, isWaitingForTurn, lockRows } from '../support/turns.ts';
 import { ordinaryNpis, serveVendor } from '../support/vendors.ts';
 
-// Tests the worker as a process, as in production, and the state after kill -9 in the middle of a
-// batch.
+// Tests the worker as a process, as in production: after kill -9 in the middle of a batch, and after it
+// lost its connection to Temporal.
 
 const LOOKUP_TIMEOUT_MS = 300_000;
 const FOUND = 20;
@@ -131,10 +132,20 @@ test.serial(
 async function startGate(t: ExecutionContext, ...texts: readonly string[]) {
   const held = new Map(texts.map((one) => [one, Promise.withResolvers<void>()]));
   const reached = new Set<string>();
+  const open = new Map<string, number>();
+  const overlaps: string[] = [];
   const { ROCKETREACH_URL = '', ROCKETREACH_API_KEY = '' } = stack.workerEnvironment;
   const { origin, pathname } = new URL(ROCKETREACH_URL);
   const url = await serveVendor(t, async (request, response) => {
     const body = request.method === 'POST' ? await text(request) : null;
+    const key = texts.find((one) => `${request.url} ${body}`.includes(one));
+    if (key !== undefined) {
+      const others = open.get(key) ?? 0;
+      if (others > 0) overlaps.push(key);
+      open.set(key, others + 1);
+      // `close` means that the response was sent, or that the caller closed the connection or died.
+      response.once('close', () => open.set(key, (open.get(key) ?? 0) - 1));
+    }
     const { host: _, connection: __, ...headers } = request.headers;
     const reply = await fetch(`${origin}${request.url}`, {
       method: request.method ?? 'GET',
@@ -142,7 +153,6 @@ async function startGate(t: ExecutionContext, ...texts: readonly string[]) {
       body,
     });
     const content = await reply.text();
-    const key = texts.find((one) => `${request.url} ${body}`.includes(one));
     if (key !== undefined) {
       reached.add(key);
       await held.get(key)?.promise;
@@ -167,11 +177,29 @@ async function startGate(t: ExecutionContext, ...texts: readonly string[]) {
     /** Waits until the source got all calls that are held. */
     isReached: () =>
       eventually(async () => (reached.size === texts.length ? true : null)),
+    /** Lists the texts whose call began while another call with the same text was open. */
+    overlaps: (): readonly string[] => overlaps,
+    /** Waits until no call that contains one of the texts is open. */
+    isEmpty: () =>
+      eventually(async () => ([...open.values()].every((n) => n === 0) ? true : null)),
     release: (key: string) => held.get(key)?.resolve(),
     releaseAll() {
       for (const { resolve } of held.values()) resolve();
     },
   };
+}
+
+/** Returns the numbers of paid calls to the vendor and to the verifier for an NPI. */
+function paid(npi: string): readonly [number, number] {
+  const calls = stack.simulator.calls();
+  const lookups = calls.filter(
+    ({ route, subject }) => route === 'GET /person/lookup' && subject === npi,
+  );
+  const { workEmail, homeEmail } = personOf(npi);
+  const checks = calls.filter(({ subject }) => {
+    return subject === workEmail || subject === homeEmail;
+  });
+  return [lookups.length, checks.length];
 }
 
 test.serial(
@@ -227,19 +255,81 @@ test.serial(
     t.deepEqual(await planner.credits(), { balance: 5, total: 10, used: 5 });
     t.deepEqual(await clients[1].credits(), { balance: 6, total: 10, used: 4 });
 
-    const paid = (npi: string) => {
-      const calls = stack.simulator.calls();
-      return [
-        calls.filter(
-          ({ route, subject }) => route === 'GET /person/lookup' && subject === npi,
-        ).length,
-        calls.filter(({ subject }) => subject === personOf(npi).workEmail).length,
-      ];
-    };
     t.deepEqual(paid(planned), [1, 1]);
     t.deepEqual(paid(called), [2, 1], 'the lost call is repeated once');
+    const attempts = await admin`
+      select a.state, a.credits::float8
+        from vendor_attempts a join lookups l on l.id = a.lookup_id
+       where l.npi = ${called}
+         and a.vendor = 'rocketreach'
+       order by a.n`;
+    t.deepEqual(
+      attempts.map(({ state, credits }) => [state, credits]),
+      [
+        ['lost', 1],
+        ['found', 1],
+      ],
+      'the lost call counts, and its credits count as spent',
+    );
     t.deepEqual(paid(polled), [1, 1]);
     t.deepEqual(paid(checked), [1, 2], 'the lost check is repeated once');
     t.deepEqual(paid(settled), [1, 1]);
   },
 );
+
+test.serial('a live worker that Temporal lost overlaps with no call', async (t) => {
+  await workers.stop();
+  const [answered = '', lost = '', checked = ''] = ordinaryNpis('found', 3, 6000);
+  const gate = await startGate(
+    t,
+    `npi_number=${answered}`,
+    `npi_number=${lost}`,
+    personOf(checked).workEmail,
+  );
+  t.teardown(gate.releaseAll);
+  const [host = '', port] = temporal.address.split(':');
+  const relay = await startRelay({ host, port: Number(port) });
+  t.teardown(relay.close);
+  const client = await stack.organization(10);
+  const first = await workers.start(stack, {
+    ...gate.settings,
+    TEMPORAL_ADDRESS: `${relay.host}:${relay.port}`,
+  });
+  const submitOne = async (npi: string) => {
+    const { json } = await client.single({ npi });
+    return { batchId: json.batch_id, id: json.requests[0]?.request_id ?? '' };
+  };
+  const early = await submitOne(answered);
+  const late = [await submitOne(lost), await submitOne(checked)];
+  await gate.isReached();
+
+  // Without heartbeats, Temporal gives the activities to the second worker.
+  relay.cut();
+  await workers.start(stack, gate.settings);
+  await eventually(async () => {
+    if (gate.overlaps().length > 0) return true;
+    const waits = [early, ...late].map(({ id }) => isWaitingForTurn(stack, id));
+    return (await Promise.all(waits)).every(Boolean) || null;
+  });
+  t.deepEqual(gate.overlaps(), []);
+  t.is(first.ending(), undefined, 'the first worker is alive, and so are its calls');
+
+  // The second worker finds the response that the first one recorded.
+  gate.release(`npi_number=${answered}`);
+  t.is((await client.completed(early.batchId)).data[0]?.status, 'completed');
+
+  // The other calls end without a response, and later their turns end.
+  process.kill(first.pid, 'SIGKILL');
+  await first.exited;
+  await gate.isEmpty();
+  gate.releaseAll();
+  for (const { id } of late) t.not(await endTurn(stack, id), null);
+  for (const { batchId } of late) {
+    t.is((await client.completed(batchId)).data[0]?.status, 'completed');
+  }
+  t.deepEqual(gate.overlaps(), []);
+  t.deepEqual(paid(answered), [1, 1]);
+  t.deepEqual(paid(lost), [2, 1], 'the lost call is repeated once');
+  t.deepEqual(paid(checked), [1, 2], 'the lost check is repeated once');
+  t.deepEqual(await client.credits(), { balance: 7, total: 10, used: 3 });
+});
