@@ -15,9 +15,9 @@ interface AlertRule {
   readonly severity: 'page' | 'ticket';
   /** How long the stat must stay above the limit, as in Prometheus. Null means not at all. */
   readonly lasts: string | null;
-  /** What customers notice. */
+  /** The effect that customers notice. */
   readonly impact: string;
-  /** What is above its limit. */
+  /** The fact that `status` and the alert report. */
   readonly problem: string;
   /** The page in deploy/runbooks/. */
   readonly runbook: string;
@@ -113,7 +113,7 @@ export const LIMITS: readonly Limit[] = [
   },
   {
     stat: 'npe_database_connections_percent',
-    // Of 10 connections of a user, the ninth is above it.
+    // So a user with 10 connections is above it at the ninth.
     max: 89,
     alert: 'ConnectionsSpent',
     severity: 'ticket',

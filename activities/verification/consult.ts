@@ -53,7 +53,7 @@ export type Consulted =
   | { readonly kind: 'greylisted' }
   | NotNow;
 
-/** What one verifier contributes to the combined result. */
+/** The contribution of one verifier to the combined result. */
 type Contribution =
   | {
       readonly kind: 'judged';
@@ -93,7 +93,12 @@ export async function consult(
     }
     // The turn of the first call began with the check of this address.
     if (!isFirstCall && work.renewTurn !== null && !(await work.renewTurn())) {
-      return notNow('verifier_unavailable', null);
+      // Another request calls this verifier now, so the check is repeated later.
+      contributions.push({
+        kind: 'later',
+        wait: notNow('verifier_unavailable', null),
+      });
+      break;
     }
     isFirstCall = false;
     const step = await verifier.check(email, work);

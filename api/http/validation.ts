@@ -55,10 +55,16 @@ export function check<T>(
   return { value, problems };
 }
 
-/** Returns the problem for a fault that joi does not find. */
-export function problemAt(loc: Problem['loc'], name: keyof typeof table): Problem {
-  const { type, words, advice } = table[name];
-  return { loc, msg: `${words}. ${advice}`, type };
+/**
+ * Returns the problem for a fault that joi does not find.
+ * @param context the values for the placeholders in the fault's texts
+ */
+export function problemAt(
+  loc: Problem['loc'],
+  name: keyof typeof table,
+  context: Joi.Context = {},
+): Problem {
+  return problemWith(loc, table[name], context);
 }
 
 function problemOf(
@@ -68,14 +74,21 @@ function problemOf(
   // A problem of an item is reported with the name of its list.
   const field = path.findLast((part) => typeof part === 'string') ?? place;
   const fault = FAULTS[`${field} ${found}`] ?? FAULTS[found] ?? table.other;
-  const { limit, value, regex, valids } = context;
-  const words = fault.words
+  return problemWith([place, ...path], fault, context);
+}
+
+/** Fills the placeholders in the texts of a fault. */
+function problemWith(
+  loc: Problem['loc'],
+  { type, words, advice }: Fault,
+  { limit, value, regex, valids }: Joi.Context,
+): Problem {
+  const msg = `${words}. ${advice}`
     .replace('{limit}', limit)
     .replace('{length}', value?.length)
     .replace('{pattern}', () => regex.source)
     .replace('{choices}', () => choices(valids));
-  const msg = `${words}. ${fault.advice}`;
-  return { loc: [place, ...path], msg, type: fault.type };
+  return { loc, msg, type };
 }
 
 /** Returns text like `'any', 'professional' or 'personal'`. */
@@ -107,18 +120,8 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
 /** Returns a problem for each member of a body that its schema does not know. */
 export function unknownFields(schema: Joi.Schema, body: unknown): Problem[] {
   return unknownMembers(schema, body).map(({ path, known }) =>
-    strayAt(['body', ...path], 'unknown field', known),
+    problemAt(['body', ...path], 'unknown field', { valids: known }),
   );
-}
-
-/** Returns the problem for an unknown name. Its message lists the known ones. */
-function strayAt(
-  loc: Problem['loc'],
-  name: 'unknown field' | 'unknown parameter',
-  known: readonly string[],
-): Problem {
-  const fault = problemAt(loc, name);
-  return { ...fault, msg: fault.msg.replace('{choices}', () => choices(known)) };
 }
 
 interface UnknownMember {
@@ -347,7 +350,7 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   // Reports only the first unknown parameter, because there may be thousands.
   const stray = Object.keys(request.query).find((name) => !names.includes(name));
   if (stray !== undefined) {
-    all.push(strayAt(['query', stray], 'unknown parameter', names));
+    all.push(problemAt(['query', stray], 'unknown parameter', { valids: names }));
   }
   if (all.length > 0) throw invalid(all);
   return { ...(request.params as Ids), ...value };

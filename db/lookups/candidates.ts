@@ -91,8 +91,8 @@ export async function storeCandidates(
 }
 
 /**
- * Inserts the candidates, or replaces their claims. Two facts that an earlier source
- * proved are kept: the address may be kept, and a source knows the owner by its own data.
+ * Inserts the candidates, or replaces their claims. Two facts that an earlier source proved stay:
+ * the address may be kept, and a source knows the owner by its own data.
  */
 async function nameCandidates(tx: Transaction, named: RecordedCandidates): Promise<void> {
   const { lookupId, npi, source, at, mayStore, repeatsInput, freshnessMs } = named;

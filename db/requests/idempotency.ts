@@ -14,7 +14,7 @@ export interface IdempotencyKey {
   readonly fingerprint: Buffer;
 }
 
-/** What an earlier submit with the same Idempotency-Key means for this one. */
+/** An earlier submit with the same Idempotency-Key. */
 export type EarlierSubmit =
   /** It had the same body. `response` is the stored body of its 202 response. */
   | { readonly kind: 'repeated'; readonly response: string }

@@ -247,7 +247,8 @@ interface LastQuarterHour extends Partial<ReturnType<typeof outcomesOf>> {
 }
 
 /**
- * Returns a sentence if so many recent requests failed that the alert fires. Also returns one if an API has sent a 500, because that is always a bug or a missing right.
+ * Returns a sentence if so many recent requests failed that the alert fires. Also returns one if an
+ * API has sent a 500, because that is always a bug or a missing right.
  */
 function failures({ final = 0, failed = 0, errors = 0 }: LastQuarterHour): string[] {
   const found: string[] = [];

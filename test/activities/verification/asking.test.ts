@@ -1,4 +1,5 @@
 import test from 'ava';
+import { NOBODY_KNOWN } from '../../../activities/verification/local-part.ts';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import type {
   Verifier,
@@ -8,6 +9,7 @@ import {
   candidate,
   checkOf,
   DAY_MS,
+  FOR_NOBODY,
   inWords,
   NOW,
   verifierOf,
@@ -245,6 +247,21 @@ test('a greylisted address is checked again later, even if a verifier is rate-li
     reason: 'greylisted',
     otherwise: { verdict: 'unknown', reason: 'greylisted' },
   });
+});
+
+test('a check that loses its turn keeps the results of the verifiers before', async (t) => {
+  for (const [step, result] of [
+    [GREYLISTED, 'later greylisted'],
+    [INCONCLUSIVE, 'transient verifier_unavailable'],
+  ] as const) {
+    const second = verifierOf('two', VALID);
+    const check = checkOf({ verifiers: [verifierOf('one', step), second] });
+    const work = { ...FOR_NOBODY, renewTurn: async () => false };
+    const checked = await check(candidate('jo@clinic.com', UNKNOWN), NOBODY_KNOWN, work);
+    t.is(inWords(checked), result);
+    t.is(second.asked(), 0);
+    t.true(checked.evidence.some(({ source }) => source === 'one'));
+  }
 });
 
 test('a greylisted address becomes valid if the mail server accepts it later', async (t) => {
