@@ -41,7 +41,10 @@ function serviceWith(settings: Parameters<typeof createSpending>[1]) {
 }
 
 const auto = serviceWith({ isAuto: true, maxPricePerLookup: null });
-const limited = serviceWith({ isAuto: false, maxPricePerLookup: 0.4 });
+// Each test has its own service, because the reports add up all calls of a database.
+const LIMITED = { isAuto: false, maxPricePerLookup: 0.4 };
+const limited = serviceWith(LIMITED);
+const failing = serviceWith(LIMITED);
 
 test('with the order auto, the vendor with the lowest cost per address is first', async (t) => {
   const { stack, lookUp } = auto;
@@ -88,7 +91,7 @@ test('a vendor that could exceed the limit of a lookup is skipped', async (t) =>
 });
 
 test('a failed call without a cost does not affect the estimated price of a vendor', async (t) => {
-  const { stack, lookUp } = limited;
+  const { stack, lookUp } = failing;
   const npi = take();
   dear.script(npi, () => MISS);
   await lookUp(npi);
@@ -99,7 +102,7 @@ test('a failed call without a cost does not affect the estimated price of a vend
       from requests
      where requests.npi = ${npi} and vendor_attempts.lookup_id = requests.lookup_id
     returning requests.id`);
-  const spending = createSpending(stack.db, { isAuto: false, maxPricePerLookup: 0.4 });
+  const spending = createSpending(stack.db, LIMITED);
   const [again] = VENDORS;
   if (again === undefined) throw new Error('no vendor');
   t.true(await spending.skipIfTooExpensive(request?.id ?? '', again, VENDORS));
