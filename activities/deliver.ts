@@ -34,8 +34,7 @@ type AttemptRecord = Parameters<typeof recordAttempt>[2];
 interface ReportedAttempt {
   /** The number of the attempt, from 1. */
   readonly n: number;
-  /** Null for a message without a batch. */
-  readonly batchId: string | null;
+  readonly batchId: string;
   readonly record: AttemptRecord;
   readonly outcome: AttemptOutcome;
 }
@@ -253,8 +252,7 @@ function report(
     reason,
   };
   const name = 'webhook attempt';
-  if (batchId !== null)
-    publishSpan({ batchId, name, kind: 'client', durationMs, attributes, isError });
+  publishSpan({ batchId, name, kind: 'client', durationMs, attributes, isError });
   log.info(attributes, name);
 }
 

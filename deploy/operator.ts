@@ -104,7 +104,6 @@ export async function runOperator(
   };
   await addAllCommands(program, args, run, {
     databaseUrl: () => config().databaseUrl,
-    webhookOpenCidrs: () => config().webhookOpenCidrs,
     output: { line: stderr },
   });
   addHelpTexts(program);

@@ -57,9 +57,9 @@ export async function startBatch(
 
 /**
  * Starts the workflow of a webhook delivery, with the delivery id as workflow id. It is needed for
- * a resend, for a delivery that the workflow of its batch did not handle, and for a message without
- * a batch. If an older workflow of this delivery is waiting for its next attempt, it is terminated.
- * Nothing is lost, because the attempts are recorded in the database.
+ * a resend, and for a delivery that the workflow of its batch did not handle. If an older workflow
+ * of this delivery is waiting for its next attempt, it is terminated. Nothing is lost, because the
+ * attempts are recorded in the database.
  * @throws an error if Temporal does not accept it
  */
 export async function startDelivery(
@@ -80,7 +80,7 @@ export async function startDelivery(
       { key: NPI, value: [...new Set(npis)] },
     ],
     memo: { organization_id: organizationId, batch_id: batchId },
-    staticSummary: batchId === null ? 'webhook' : `webhook of ${batchId}`,
+    staticSummary: `webhook of ${batchId}`,
   });
 }
 

@@ -8,8 +8,7 @@ import { CallFailed, callApi } from './session.ts';
 
 export interface Delivery {
   readonly id: string;
-  /** Null for a message without a batch, which is the one about low credits. */
-  readonly batch_id: string | null;
+  readonly batch_id: string;
   /** Null if the delivery has all results of the batch. */
   readonly npi: string | null;
   readonly status: string;
@@ -107,12 +106,12 @@ export function listedDelivery(delivery: Delivery) {
   return {
     id,
     batch_id,
-    what: npi ?? (batch_id === null ? 'Low credits' : 'All results'),
+    what: npi ?? 'All results',
     status,
     shownStatus: status === 'pending' && last ? 'retrying' : status,
     attempts: last?.n ?? 0,
     attemptedAt: shownTime(last?.started_at ?? null),
     outcome,
-    canResend: batch_id !== null && isResendable,
+    canResend: isResendable,
   };
 }

@@ -217,11 +217,6 @@ export const signatureVector: Vector = {
   body: JSON.stringify(EXAMPLES.delivery['real-time'].value),
 };
 
-export const lowCreditsVector: Vector = {
-  ...written.lowCredits.vector,
-  body: JSON.stringify(EXAMPLES.creditsLow.low.value),
-};
-
 const { headers: deliveryHeaders, ...everyDelivery } = written.received;
 
 /**
@@ -260,13 +255,6 @@ const PATHS: JsonObject = Object.fromEntries(
     { [route.method.toLowerCase()]: operationOf(route) },
   ]),
 );
-/**
- * The request to a receiver that no submit has named. It is in `components`, because the TypeScript
- * of openapi-generator compiles only if a webhook is a reference.
- */
-const LOW_CREDITS: JsonObject = {
-  post: received('creditsLow', written.lowCredits, lowCreditsVector),
-};
 const RESPONSES: JsonObject = {
   ...Object.fromEntries(
     DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)]),
@@ -294,7 +282,6 @@ const components: JsonObject = {
   ),
   parameters: Object.fromEntries(SHARED.map((name) => [name, parameter(name)])),
   responses: RESPONSES,
-  pathItems: { CreditsLow: LOW_CREDITS },
   securitySchemes: {
     bearer: {
       type: 'http',
@@ -329,7 +316,6 @@ export function openapiDocument({ publicUrl, support }: Site): JsonObject {
     security: [{ bearer: [] }, { apiKey: [] }],
     tags: TAGS,
     paths: PATHS,
-    webhooks: { 'credits.low': { $ref: '#/components/pathItems/CreditsLow' } },
     components,
   };
   return JSON.parse(JSON.stringify(document).replaceAll(SUPPORT, support)) as JsonObject;

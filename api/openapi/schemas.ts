@@ -254,9 +254,7 @@ const attempt = Joi.object({
  */
 export const deliveryResponse = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
-  batch_id: batchId
-    .allow(null)
-    .description('The batch, or null for a message without one, such as `credits.low`.'),
+  batch_id: batchId,
   request_id: requestId
     .allow(null)
     .description(
@@ -321,19 +319,6 @@ export const creditsResponse = Joi.object({
   total: credits.description('Granted credits.'),
   used: credits.description('Charged credits.'),
 }).meta({ name: 'Credits' });
-
-/** The body of the webhook `credits.low`. */
-export const creditsLow = Joi.object({
-  type: text.valid('credits.low'),
-  timestamp: timestamp.description('The time at which the balance was read.'),
-  data: Joi.object({
-    available: credits.min(0).description('Credits that new submits can spend.'),
-    held: credits.min(0).description('Credits held for requests that are not final.'),
-    threshold: credits.min(1).description('The message is sent below this number.'),
-  })
-    .required()
-    .meta({ name: 'CreditsLowData' }),
-}).meta({ name: 'CreditsLow' });
 
 /** The 200 response of `GET /api/v1/credits/ledger`. */
 export const ledgerResponse = Joi.object({

@@ -9,14 +9,8 @@ import {
 } from '../connection/client.ts';
 import { Refusal } from '../connection/errors.ts';
 import { newId } from '../connection/ids.ts';
-import { readable } from '../connection/readable.ts';
 import { type AuditedChange, type ChangedBy, recordAudit } from '../operations/audit.ts';
-import {
-  creditBalances,
-  ledgerEntries,
-  lowCreditAlerts,
-  organizations,
-} from '../schema.ts';
+import { creditBalances, ledgerEntries, organizations } from '../schema.ts';
 import { requireRightKey } from './secret-keys.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
 
@@ -63,13 +57,6 @@ const BALANCE = {
   used: creditBalances.used,
   held: creditBalances.held,
   available: creditBalances.available,
-};
-
-const ALERT = {
-  below: lowCreditAlerts.threshold,
-  url: lowCreditAlerts.url,
-  /** The time of the newest message. */
-  sentAt: lowCreditAlerts.sentAt,
 };
 
 /**
@@ -161,8 +148,7 @@ export async function findOrganizations(db: Database, text: string) {
 }
 
 /**
- * Reads an organization with its balance and its alert about low credits, and counts its keys and
- * batches.
+ * Reads an organization with its balance, and counts its keys and batches.
  * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function showOrganization(db: Database, organizationId: string) {
@@ -181,15 +167,13 @@ export async function showOrganization(db: Database, organizationId: string) {
              'completed', count(*) filter (where status = 'completed'))
       from batches
      where organization_id = ${organizationId})`;
-  const [found] = await query(db, async (tx) => {
-    const lowCreditAlert = await readable(tx, ALERT);
-    return await tx
-      .select({ ...ORGANIZATION, balance: BALANCE, lowCreditAlert, keys, batches })
+  const [found] = await query(db, (tx) =>
+    tx
+      .select({ ...ORGANIZATION, balance: BALANCE, keys, batches })
       .from(organizations)
       .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
-      .leftJoin(lowCreditAlerts, eq(lowCreditAlerts.organizationId, organizations.id))
-      .where(eq(organizations.id, organizationId));
-  });
+      .where(eq(organizations.id, organizationId)),
+  );
   if (!found) throw new Refusal('organization_missing');
   return found;
 }

@@ -150,7 +150,6 @@ export type RefusalCode =
   | 'rotation_too_soon'
   | 'credits_below_zero'
   | 'reference_used'
-  | 'sandbox_alert'
   | 'batch_missing'
   | 'request_missing'
   | 'delivery_missing'

@@ -142,7 +142,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
     subject: sql`d.id`,
     checks: {
       delivery_overdue: sql`d.state = 'pending'
-          and (d.batch_id is null or b.status = 'completed')
+          and b.status = 'completed'
           and not g.webhooks_suspended
           and (${dueAt} + ${DELIVERY_GRACE} < now()
                  and coalesce(d.checked_at <= now() - interval '1 minute', true)

@@ -585,16 +585,6 @@ CREATE TABLE "uploads" (
 	CONSTRAINT "uploads_draft_has_no_end" CHECK (started_at is not null or num_nonnulls(submitted_at, stop_reason) = 0)
 );
 
-CREATE TABLE "low_credit_alerts" (
-	"organization_id" text PRIMARY KEY NOT NULL,
-	"threshold" bigint NOT NULL,
-	"url" text NOT NULL,
-	"armed" boolean DEFAULT true NOT NULL,
-	"sent_at" timestamp (3) with time zone,
-	CONSTRAINT "low_credit_alerts_threshold" CHECK (threshold > 0),
-	CONSTRAINT "low_credit_alerts_not_of_sandbox" CHECK (not is_sandbox(organization_id))
-);
-
 CREATE TABLE "webhook_attempts" (
 	"delivery_id" text NOT NULL,
 	"n" integer NOT NULL,
@@ -616,11 +606,9 @@ CREATE TABLE "webhook_blocks" (
 
 CREATE TABLE "webhook_deliveries" (
 	"id" text PRIMARY KEY NOT NULL,
-	"batch_id" text,
+	"batch_id" text NOT NULL,
 	"request_id" text,
 	"organization_id" text NOT NULL,
-	"url" text,
-	"body" text,
 	"state" text NOT NULL,
 	"attempts" integer DEFAULT 0 NOT NULL,
 	"resends" integer DEFAULT 0 NOT NULL,
@@ -635,11 +623,6 @@ CREATE TABLE "webhook_deliveries" (
 	"created_at" timestamp (3) with time zone NOT NULL,
 	"decided_at" timestamp (3) with time zone,
 	CONSTRAINT "webhook_deliveries_batch_id_request_id_key" UNIQUE("batch_id","request_id"),
-	CONSTRAINT "webhook_deliveries_of_batch_or_message" CHECK (case
-        when batch_id is null
-          then request_id is null and num_nulls(url, body) = 0
-        else num_nonnulls(url, body) = 0
-      end),
 	CONSTRAINT "webhook_deliveries_state_check" CHECK (state in ('pending', 'delivered', 'failed', 'none')),
 	CONSTRAINT "webhook_deliveries_check" CHECK ((decided_at is null) = (state in ('pending', 'none'))),
 	CONSTRAINT "webhook_deliveries_waits_only_pending" CHECK (state = 'pending' or num_nonnulls(step_at, due_at) = 0),
@@ -687,7 +670,6 @@ ALTER TABLE "upload_parts" ADD CONSTRAINT "upload_parts_upload_id_fkey" FOREIGN 
 ALTER TABLE "upload_parts" ADD CONSTRAINT "upload_parts_batch_id_fkey" FOREIGN KEY ("batch_id") REFERENCES "public"."batches"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "uploads" ADD CONSTRAINT "uploads_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "uploads" ADD CONSTRAINT "uploads_api_key_id_fkey" FOREIGN KEY ("api_key_id") REFERENCES "public"."api_keys"("id") ON DELETE no action ON UPDATE no action;
-ALTER TABLE "low_credit_alerts" ADD CONSTRAINT "low_credit_alerts_organization_id_fkey" FOREIGN KEY ("organization_id") REFERENCES "public"."organizations"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_attempts" ADD CONSTRAINT "webhook_attempts_delivery_id_fkey" FOREIGN KEY ("delivery_id") REFERENCES "public"."webhook_deliveries"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_batch_id_fkey" FOREIGN KEY ("batch_id") REFERENCES "public"."batches"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "webhook_deliveries" ADD CONSTRAINT "webhook_deliveries_request_id_fkey" FOREIGN KEY ("request_id") REFERENCES "public"."requests"("id") ON DELETE no action ON UPDATE no action;

@@ -12,15 +12,3 @@ create trigger webhook_deliveries_touch_batch after update of state on webhook_d
 create function webhook_network(address inet) returns cidr language sql immutable parallel safe as $$
   select network(set_masklen(address, case family(address) when 4 then 32 else 64 end))
 $$;
-
--- Arms the alert about low credits of an organization whose balance is back at the threshold. The
--- trigger runs only when credits become available, so holds and charges don't pay for it.
-create function arm_low_credit_alert() returns trigger language plpgsql as $$
-begin
-  update low_credit_alerts set armed = true
-   where organization_id = new.organization_id and not armed and threshold <= new.available;
-  return null;
-end $$;
-
-create trigger credit_balances_arm_alert after update on credit_balances
-  for each row when (new.available > old.available) execute function arm_low_credit_alert();

@@ -146,8 +146,6 @@ grant select, insert, update on import_runs to npe_operator;
 grant select, insert, update on webhook_deliveries to npe_api;
 grant select, insert, update on webhook_deliveries to npe_worker;
 grant select, update on webhook_deliveries to npe_operator;
-grant select, update (armed, sent_at) on low_credit_alerts to npe_worker;
-grant select, insert, update, delete on low_credit_alerts to npe_operator;
 grant select on webhook_attempts to npe_api;
 grant select, insert, update, delete on webhook_attempts, webhook_hosts, webhook_networks to npe_worker;
 grant select, update on webhook_attempts to npe_operator;
@@ -184,10 +182,9 @@ end $$;
 -- key, and nothing that may contain one: webhook URLs, receivers' responses, and custom_data.
 grant select on
   ledger_entries, credit_balances, daily_usage, used_credits, audit_log, rate_windows, webhook_hosts,
-  webhook_blocks, lookups, vendor_attempts, source_slots, source_health, source_rates, source_spend,
-  source_prices, workers, sweeps, routines, import_runs
+  webhook_deliveries, webhook_blocks, lookups, vendor_attempts, source_slots, source_health,
+  source_rates, source_spend, source_prices, workers, sweeps, routines, import_runs
   to npe_viewer;
-grant select (organization_id, threshold, armed, sent_at) on low_credit_alerts to npe_viewer;
 do $$
 declare
   tab text;
@@ -200,7 +197,6 @@ begin
     ('batches', '{webhook_url, custom_data}'),
     ('requests', '{email}'),
     ('email_checks', '{email}'),
-    ('webhook_deliveries', '{url}'),
     ('webhook_attempts', '{response_excerpt}')
   loop
     select string_agg(quote_ident(attname), ', ') into columns

@@ -18,10 +18,8 @@ import {
   apiKeys,
   batches,
   idempotencyKeys,
-  lowCreditAlerts,
   organizations,
   uploads,
-  webhookDeliveries,
   webhookHosts,
 } from '../schema.ts';
 
@@ -124,21 +122,6 @@ async function eraseAccount(
       hash: sql`sha256(convert_to(id, 'UTF8'))`,
     })
     .where(eq(apiKeys.organizationId, organizationId));
-  const isTheirs = eq(webhookDeliveries.organizationId, organizationId);
-  await tx
-    .update(webhookDeliveries)
-    .set({ url: '' })
-    .where(and(isTheirs, sql`url <> ''`));
-  await run(tx)`
-    update webhook_attempts
-       set response_excerpt = null
-     where response_excerpt is not null
-       and delivery_id in (
-         select id from webhook_deliveries
-          where organization_id = ${organizationId} and batch_id is null)`;
-  await tx
-    .delete(lowCreditAlerts)
-    .where(eq(lowCreditAlerts.organizationId, organizationId));
   // Customers choose the texts of their Idempotency-Keys.
   await tx
     .delete(idempotencyKeys)

@@ -1,6 +1,5 @@
 import { sql } from 'drizzle-orm';
 import {
-  boolean,
   check,
   cidr,
   foreignKey,
@@ -15,28 +14,22 @@ import {
 } from 'drizzle-orm/pg-core';
 import type * as words from '../words.ts';
 import { organizations } from './accounts.ts';
-import { bytea, clockTime, count, time } from './columns.ts';
+import { bytea, clockTime, time } from './columns.ts';
 import { batches, requests } from './requests.ts';
 
 // Webhooks: deliveries and when their next attempts are due, the log of attempts, the health of
-// receivers, blocked targets, and alerts about low credits.
+// receivers, and blocked targets.
 
 export const webhookDeliveries = pgTable(
   'webhook_deliveries',
   {
     id: text('id').primaryKey(),
-    /** Null for a message that reports no batch, such as `credits.low`. */
-    batchId: text('batch_id'),
-    /** Null for the one delivery of a batch in `batch` mode, and for messages without a batch. */
+    /** The batch has the URL. The body is built at each attempt. */
+    batchId: text('batch_id').notNull(),
+    /** Null for the one delivery of a batch in `batch` mode. */
     requestId: text('request_id'),
     /** The recipient, which is the organization of the batch. */
     organizationId: text('organization_id').notNull(),
-    /**
-     * The URL and body of a message without a batch. Null for all other deliveries: their batch has
-     * the URL, and their body is built at each attempt.
-     */
-    url: text('url'),
-    body: text('body'),
     state: text('state').$type<words.DeliveryState>().notNull(),
     /** The number of all attempts, including those after resends. */
     attempts: integer('attempts').notNull().default(0),
@@ -96,14 +89,6 @@ export const webhookDeliveries = pgTable(
     uniqueIndex('webhook_deliveries_of_batch')
       .on(table.batchId)
       .where(sql`request_id is null`),
-    check(
-      'webhook_deliveries_of_batch_or_message',
-      sql`case
-        when batch_id is null
-          then request_id is null and num_nulls(url, body) = 0
-        else num_nonnulls(url, body) = 0
-      end`,
-    ),
     check(
       'webhook_deliveries_state_check',
       sql`state in ('pending', 'delivered', 'failed', 'none')`,
@@ -265,33 +250,4 @@ export const webhookBlocks = pgTable(
     createdAt: time('created_at').notNull().default(clockTime),
   },
   () => [check('webhook_blocks_target_check', sql`target ~ '^[0-9a-z.:_-]+(/[0-9]+)?$'`)],
-);
-
-/**
- * The organizations that get the webhook `credits.low` when fewer than `threshold` credits are
- * available. The sweep sends one message per armed alert (`sendLowCreditAlerts`).
- */
-export const lowCreditAlerts = pgTable(
-  'low_credit_alerts',
-  {
-    organizationId: text('organization_id').primaryKey(),
-    threshold: count('threshold').notNull(),
-    url: text('url').notNull(),
-    /**
-     * True until the message is created. A trigger of credit_balances sets it again when the
-     * balance is back at the threshold or above.
-     */
-    armed: boolean('armed').notNull().default(true),
-    /** The time of the newest message. Null before the first one. */
-    sentAt: time('sent_at'),
-  },
-  (table) => [
-    foreignKey({
-      name: 'low_credit_alerts_organization_id_fkey',
-      columns: [table.organizationId],
-      foreignColumns: [organizations.id],
-    }),
-    check('low_credit_alerts_threshold', sql`threshold > 0`),
-    check('low_credit_alerts_not_of_sandbox', sql`not is_sandbox(organization_id)`),
-  ],
 );

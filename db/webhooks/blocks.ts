@@ -7,7 +7,6 @@ import {
 } from '../connection/client.ts';
 import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { batches, webhookBlocks, webhookDeliveries } from '../schema.ts';
-import { TARGET_URL } from './deliveries.ts';
 
 // Targets that operators have blocked for all organizations. Every attempt of a delivery reads them
 // before it connects.
@@ -80,12 +79,14 @@ export async function listBlocks(db: Database) {
 export async function listPendingHosts(db: Database) {
   const { organizationId } = webhookDeliveries;
   const host = sql<string>`lower(substring(
-    ${TARGET_URL} from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)'))`.as('host');
+    ${batches.webhookUrl} from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)'))`.as(
+    'host',
+  );
   return await query(db, (tx) =>
     tx
       .select({ organizationId, host, deliveries: count() })
       .from(webhookDeliveries)
-      .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
       .where(eq(webhookDeliveries.state, 'pending'))
       .groupBy(organizationId, host),
   );

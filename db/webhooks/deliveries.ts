@@ -6,17 +6,8 @@ import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
 import { LEASE_MS } from './admission.ts';
 
-// The URL is that of the delivery's batch. A message without a batch has its own. Queries with this
-// expression join batches with a left join.
-export const TARGET_URL = sql<string>`
-  coalesce(${batches.webhookUrl}, ${webhookDeliveries.url})`;
-
-/**
- * Tests whether the request or the batch that a row of webhook_deliveries reports is final. A
- * message without a batch always is.
- */
+/** Tests whether the request or the batch that a row of webhook_deliveries reports is final. */
 export const REPORTS_FINAL = sql`case
-  when webhook_deliveries.batch_id is null then true
   when webhook_deliveries.request_id is null then exists (
     select from batches b
      where b.id = webhook_deliveries.batch_id and b.status = 'completed')
@@ -99,13 +90,13 @@ export async function lockDelivery(
              then ${msUntil(webhookDeliveries.leasedUntil)} else 0 end`,
       dueMs: msUntil(webhookDeliveries.dueAt),
       organizationId: organizations.id,
-      url: TARGET_URL,
+      url: batches.webhookUrl,
       suspended: organizations.webhooksSuspended,
       isErased: sql<boolean>`${organizations.erasedAt} is not null`,
       final: sql<boolean>`${REPORTS_FINAL}`,
     })
     .from(webhookDeliveries)
-    .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
     .innerJoin(organizations, eq(organizations.id, webhookDeliveries.organizationId))
     .where(and(eq(webhookDeliveries.id, deliveryId), isOfBatch))
     .for('update', { of: webhookDeliveries });
@@ -134,8 +125,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
         batchId: webhookDeliveries.batchId,
         requestId: webhookDeliveries.requestId,
         organizationId: organizations.id,
-        url: TARGET_URL,
-        body: webhookDeliveries.body,
+        url: batches.webhookUrl,
         blocked: sql<string[]>`array(select target from webhook_blocks)`,
         secrets: sql<string[]>`array_remove(
           array[${webhookSecret},
@@ -144,7 +134,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
           null)`,
       })
       .from(webhookDeliveries)
-      .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
       .innerJoin(organizations, eq(organizations.id, webhookDeliveries.organizationId))
       .where(eq(webhookDeliveries.id, deliveryId)),
   );
@@ -159,7 +149,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
     secrets: secrets.map((stored) =>
       decryptSecret(db.secretKeys, organizationId, stored),
     ),
-    body: row.body ?? (await currentResult(db, row)),
+    body: await currentResult(db, row),
   };
 }
 
@@ -174,9 +164,7 @@ async function currentResult(
   { organizationId, batchId, requestId }: Reported,
 ): Promise<string> {
   const subject =
-    requestId === null
-      ? { organizationId, batchId: String(batchId) }
-      : { organizationId, requestId };
+    requestId === null ? { organizationId, batchId } : { organizationId, requestId };
   const envelope = await findEnvelope(db, subject);
   if (!envelope) throw new Refusal('delivery_missing');
   return envelopeText(envelope, 'delivery');

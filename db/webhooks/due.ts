@@ -38,8 +38,8 @@ export async function noteDeliveryLook(
  * A delivery that is due and may have no running workflow. `round` says which workflow should make
  * its attempts:
  * - `first`: the workflow of its batch makes the first attempt
- * - `new`: the delivery was resent or has no batch. It needs a new workflow, even if an earlier
- *   workflow of the delivery is still running
+ * - `new`: the delivery was resent. It needs a new workflow, even if an earlier workflow of the
+ *   delivery is still running
  * - `seen`: the delivery was listed before and needs a separate workflow, because the workflow of
  *   its batch may have been reset, paused, or broken
  */
@@ -89,7 +89,7 @@ export async function listDeliveriesToLookAt(
                greatest(checked_at, due_at, created_at) as idle_since,
                case
                  when checked_at is not null then 'seen'
-                 when resends = 0 and batch_id is not null then 'first'
+                 when resends = 0 then 'first'
                  else 'new'
                end as round
           from webhook_deliveries

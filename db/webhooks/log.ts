@@ -11,7 +11,7 @@ import {
 import { Refusal } from '../connection/errors.ts';
 import { batches, requests, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../words.ts';
-import { ownsBatch, TARGET_URL } from './deliveries.ts';
+import { ownsBatch } from './deliveries.ts';
 
 // Reads deliveries with their attempts for customers and operators. A receiver's response may
 // contain anything, so the caller decides who may see it.
@@ -25,9 +25,8 @@ const NEXT_ATTEMPT_AT =
 const DELIVERY = {
   /** The id of the delivery. All its attempts send it as `webhook-id`. */
   id: webhookDeliveries.id,
-  /** Null for a message without a batch, such as `credits.low`. */
   batchId: webhookDeliveries.batchId,
-  /** Null for the one delivery of a batch in `batch` mode, and without a batch. */
+  /** Null for the one delivery of a batch in `batch` mode. */
   requestId: webhookDeliveries.requestId,
   /** The NPI of the request. Null without a request. */
   npi: requests.npi,
@@ -40,7 +39,7 @@ const DELIVERY = {
   attempts: webhookDeliveries.attempts,
   /** How often the delivery was resent. Each resend starts the retry schedule again. */
   resends: webhookDeliveries.resends,
-  url: TARGET_URL,
+  url: batches.webhookUrl,
   organizationId: webhookDeliveries.organizationId,
 };
 
@@ -212,7 +211,7 @@ async function selectPage(
   const rows = await tx
     .select(DELIVERY)
     .from(webhookDeliveries)
-    .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
     .leftJoin(requests, eq(requests.id, webhookDeliveries.requestId))
     .where(where)
     .orderBy(...order)
@@ -246,7 +245,7 @@ async function selectWhole(tx: Selecting, where: SQL | undefined, before: number
   const [delivery] = await tx
     .select(DELIVERY)
     .from(webhookDeliveries)
-    .leftJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
     .leftJoin(requests, eq(requests.id, webhookDeliveries.requestId))
     .where(where);
   if (!delivery) return null;

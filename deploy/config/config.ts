@@ -10,7 +10,7 @@ import {
   type VerifierId,
 } from '../../activities/verification/verifiers/catalogue.ts';
 import manifest from '../../package.json' with { type: 'json' };
-import { LOCAL_RECEIVERS, readFacts } from './stack-facts.ts';
+import { readFacts } from './stack-facts.ts';
 import {
   anyUrl,
   check,
@@ -249,8 +249,8 @@ export type OperatorConfig = ReturnType<typeof loadOperatorConfig>;
 
 /** @throws {ConfigError} as `loadConfig` */
 export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env) {
-  const { databaseUrl, secretKeys, webhookOpenCidrs } = SETTINGS;
-  return read({ databaseUrl, secretKeys, webhookOpenCidrs }, environment);
+  const { databaseUrl, secretKeys } = SETTINGS;
+  return read({ databaseUrl, secretKeys }, environment);
 }
 
 /** DATABASE_URL as an optional setting, for programs that can run without a database. */
@@ -318,7 +318,6 @@ export function fallBackToLocalStack(
   if (facts === null) return false;
   environment.DATABASE_URL = facts.database_url;
   environment.SECRETS_KEY = facts.secrets_key;
-  environment.WEBHOOK_OPEN_CIDRS = LOCAL_RECEIVERS;
   environment.TEMPORAL_ADDRESS = facts.temporal_address;
   environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
   environment.TEMPORAL_UI_URL = facts.temporal_ui ?? '';

@@ -1,6 +1,4 @@
 import { type Command, Option } from 'commander';
-import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
-import { faultOfUrl } from '../../api/http/webhook-url.ts';
 import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
 import {
   type IssuedKey,
@@ -27,7 +25,6 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { type ChangedBy, listAudit, recordReading } from '../../db/operations/audit.ts';
-import { setLowCreditAlert } from '../../db/webhooks/low-credits.ts';
 import { parseDuration } from '../config/values.ts';
 import {
   change,
@@ -42,15 +39,7 @@ import {
   pastMoment,
 } from './arguments.ts';
 import { addClosingCommands } from './closing.ts';
-import {
-  type CommandSurroundings,
-  fields,
-  leading,
-  type Report,
-  type Run,
-  shown,
-  table,
-} from './print.ts';
+import { fields, leading, type Report, type Run, shown, table } from './print.ts';
 
 const MAX_CREDITS = 1_000_000_000;
 const MAX_OVERLAP_MS = 30 * 86_400_000;
@@ -60,14 +49,9 @@ const KEY = ['<KEY>', 'key id (key_…)'] as const;
  * Adds the commands `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`,
  * `keys`, and `audit`.
  */
-export function addCommands(
-  program: Command,
-  run: Run,
-  { webhookOpenCidrs }: CommandSurroundings,
-): void {
+export function addCommands(program: Command, run: Run): void {
   const org = addOrganizationCommands(program, run);
   addClosingCommands(org, run);
-  addLowCreditsCommand(org, run, webhookOpenCidrs);
   addLimitCommands(program, run);
   addWebhookSecretCommands(program, run);
   addUsageCommand(program, run);
@@ -96,9 +80,7 @@ function addOrganizationCommands(program: Command, run: Run): Command {
   );
   org
     .command('show')
-    .description(
-      'show the balance, the limit, the alert about low credits, and the number of keys and batches',
-    )
+    .description('show the balance, the limit, and the number of keys and batches')
     .argument(...ORG)
     .action((id: string) => run(async (db) => shown(await showOrganization(db, id))));
   change(
@@ -120,45 +102,6 @@ function addOrganizationCommands(program: Command, run: Run): Command {
       run((db) => suspendOrganization(db, by, id, false)),
     );
   return org;
-}
-
-interface LowCreditsOptions extends ChangedBy {
-  readonly below?: number;
-  readonly url?: string;
-  readonly off?: true;
-}
-
-function addLowCreditsCommand(
-  org: Command,
-  run: Run,
-  webhookOpenCidrs: () => readonly string[],
-): void {
-  const receiver = parser(
-    'an https URL of at most 2048 characters, without user name or password, at a public address',
-    (text) => {
-      const policy = createAddressPolicy({ openCidrs: webhookOpenCidrs() });
-      return faultOfUrl(text, policy.forbids) === null ? text : null;
-    },
-  );
-  change(
-    org,
-    'low-credits',
-    'send the webhook credits.low to --url when fewer than --below credits are available',
-  )
-    .argument(...ORG)
-    .option('--below <N>', `1 to ${MAX_CREDITS}`, integer(1, MAX_CREDITS))
-    .option('--url <URL>', "the organization's receiver", receiver)
-    .option('--off', 'send no such webhook any more')
-    .action((id: string, options: LowCreditsOptions, command: Command) => {
-      const { below, url, off = false, ...by } = options;
-      if (off && below === undefined && url === undefined) {
-        return run((db) => setLowCreditAlert(db, by, id, null));
-      }
-      if (!off && below !== undefined && url !== undefined) {
-        return run((db) => setLowCreditAlert(db, by, id, { threshold: below, url }));
-      }
-      return command.error('error: give --below with --url, or --off');
-    });
 }
 
 function addLimitCommands(program: Command, run: Run): void {

@@ -32,8 +32,6 @@ export type Run = (work: (db: Database) => Promise<object>) => Promise<void>;
 export interface CommandSurroundings {
   /** For imports of files from CMS, which open their own connection. */
   readonly databaseUrl: () => string;
-  /** For checks of webhook URLs: ranges that deliveries may reach although they are not public. */
-  readonly webhookOpenCidrs: () => readonly string[];
   readonly output: ProgressOutput;
 }
 

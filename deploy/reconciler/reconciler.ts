@@ -23,7 +23,6 @@ import {
   noteDeliveryLook,
   type WaitingDelivery,
 } from '../../db/webhooks/due.ts';
-import { createLowCreditMessage, listLowCredits } from '../../db/webhooks/low-credits.ts';
 
 // The reconciler compares the requests, batches, and deliveries in PostgreSQL with the workflows in
 // Temporal, and repairs differences (ARCHITECTURE.md, The reconciler). It is not a workflow. It
@@ -111,8 +110,7 @@ async function runTurns(
 }
 
 /**
- * Refunds overdue requests, creates the messages about low credits, and deletes old data. Needs only
- * PostgreSQL. It is safe if several
+ * Refunds overdue requests, and deletes old data. Needs only PostgreSQL. It is safe if several
  * processes run this at the same time.
  * @returns the number of refunded requests
  */
@@ -122,23 +120,11 @@ export async function keepBooks(
 ): Promise<number> {
   const { db, log, rules } = deps;
   const refunded = await refundOverdue(deps, stopped);
-  await createAlerts(deps, stopped);
   await noteUsedCredits(db);
   await forgetOld(db, rules.retention);
   await noteSweep(db);
   if (refunded > 0) log.warn({ refunded }, 'sweep refunded');
   return refunded;
-}
-
-/** Creates a delivery for each organization with an armed alert and a low balance. */
-async function createAlerts(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
-  const { db } = deps;
-  return await forEachPage(deps, () => stopped.aborted, {
-    what: 'alert',
-    list: () => listLowCredits(db, PAGE),
-    idOf: (organizationId) => organizationId,
-    work: (organizationId) => createLowCreditMessage(db, organizationId),
-  });
 }
 
 /**
@@ -321,8 +307,7 @@ async function redeliver(
 ): Promise<boolean> {
   const { round, deliveryId, batchId } = waiting;
   if (round !== 'new' && (await control.stateOf(deliveryId)) === 'open') return false;
-  const isWithBatch = round === 'first' && batchId !== null;
-  if (isWithBatch && (await control.stateOf(batchId)) === 'open') return false;
+  if (round === 'first' && (await control.stateOf(batchId)) === 'open') return false;
   await control.startDelivery(waiting);
   return true;
 }

@@ -127,7 +127,7 @@ test('/openapi.json names only existing operations, and every body has an exampl
   );
   t.deepEqual(
     [...new Set([...linked, ...failing])].toSorted(),
-    [...ids, 'submitSingleResult', 'submitBulkResult', 'creditsLow'].toSorted(),
+    [...ids, 'submitSingleResult', 'submitBulkResult'].toSorted(),
   );
   t.false(text.includes('"examples":{}'));
 });

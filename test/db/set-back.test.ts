@@ -20,11 +20,6 @@ import {
 import { submit } from '../../db/requests/submit.ts';
 import { claimUnsubmitted } from '../../db/uploads/parts.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
-import {
-  createLowCreditMessage,
-  listLowCredits,
-  setLowCreditAlert,
-} from '../../db/webhooks/low-credits.ts';
 import { admitToAddresses } from '../../db/webhooks/networks.ts';
 import { resend } from '../../db/webhooks/resends.ts';
 import { fresh } from '../support/database.ts';
@@ -369,18 +364,6 @@ const WAITS = {
       t.is(await admitted(), 0);
     };
   },
-  async 'alerts about low credits'() {
-    const { organizationId } = await openOrganization(life.db, 5);
-    const alert = { threshold: 10, url: 'https://hooks.example/low' };
-    await setLowCreditAlert(life.db, BY, organizationId, alert);
-    const created = await createLowCreditMessage(life.db, organizationId);
-    await setLowCreditAlert(life.db, BY, organizationId, { ...alert, threshold: 11 });
-    const early = await listLowCredits(life.db, 1000);
-    return async (t) => {
-      t.deepEqual([created, early.includes(organizationId)], [true, false]);
-      t.true((await listLowCredits(life.db, 1000)).includes(organizationId));
-    };
-  },
   async "a customer's resends"() {
     const organization = await life.organization();
     const [deliveryId = ''] = await deliveriesTo(1, Promise.resolve(organization));
@@ -455,7 +438,6 @@ const COLUMNS: Readonly<Record<string, Kind>> = {
   'lookups.closed_at': 'fact',
   'lookups.opened_at': 'fact',
   'lookups.turn_until': 'the turn of a worker that died',
-  'low_credit_alerts.sent_at': 'alerts about low credits',
   'organizations.closed_at': 'fact',
   'organizations.created_at': 'fact',
   'organizations.erased_at': 'fact',

@@ -86,7 +86,6 @@ test('the operator command needs only DATABASE_URL, and npm start needs no setti
   t.deepEqual(operator, {
     databaseUrl: MINIMAL.DATABASE_URL,
     secretKeys: [],
-    webhookOpenCidrs: [],
   });
   t.like(loadLocalConfig({}), { databaseUrl: null, temporalAddress: null });
   t.like(loadLocalConfig({ ...MINIMAL, TEMPORAL_ADDRESS: 'host:7233' }), {

@@ -7,7 +7,6 @@ import { diagnose, runChecks } from '../../db/doctor/doctor.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { createUpload, listUploads } from '../../db/uploads/uploads.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
-import { setLowCreditAlert } from '../../db/webhooks/low-credits.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
@@ -24,7 +23,6 @@ import { storeEmail } from '../support/stored.ts';
 const { db, sql, url } = freshDatabase(test);
 const { operator, json } = operatorOn(url);
 
-const BY = { actor: 'test', reason: 'test' };
 const SECRET_URL = 'https://hooks.example.com/in?token=sesame';
 const KNOWN = '2000000301';
 const SOUGHT = '2000000319';
@@ -193,7 +191,6 @@ test.serial(
   'an erased organization keeps its ledger, and nothing else that names it',
   async (t) => {
     const { organization, sandbox, id } = await opened();
-    await setLowCreditAlert(db, BY, id, { threshold: 5, url: SECRET_URL });
     await sql`
     insert into uploads (id, organization_id, api_key_id, file_name, content, expires_at)
     values ('upl_1', ${id}, ${organization.keyId}, 'sesame.csv', 'npi', now())`;
@@ -223,7 +220,6 @@ test.serial(
       union all select to_jsonb(d) from webhook_deliveries d
       union all select to_jsonb(u) from uploads u
       union all select to_jsonb(i) from idempotency_keys i
-      union all select to_jsonb(a) from low_credit_alerts a
       union all select to_jsonb(h) from webhook_hosts h) x
      where coalesce(t ->> 'organization_id', t ->> 'sandbox_of', t ->> 'id')
            in (${id}, ${sandbox.organizationId})`;

@@ -65,7 +65,6 @@ function argumentsOf(): Readonly<Record<string, readonly string[]>> {
     'org rename': [org, 'Acme'],
     'org close': [org, '--yes'],
     'org erase': [org, '--yes', '--name', 'Acme'],
-    'org low-credits': [org, '--off'],
     'limits set': [org, '--per-minute', '9'],
     'webhook-secret show': [org],
     'webhook-secret rotate': [org, '--force'],

@@ -33,7 +33,6 @@ import { inspectBatch } from '../../db/requests/inspect.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
-import { setLowCreditAlert } from '../../db/webhooks/low-credits.ts';
 import { runOperator } from '../../deploy/operator.ts';
 import { explain } from '../../deploy/problem.ts';
 import { freshDatabase, SECRETS_KEY } from '../support/database.ts';
@@ -596,13 +595,11 @@ test('a change is rolled back if it cannot be recorded in the audit log', async 
   ];
   const before = await shown();
   const nobody = { actor: '', reason: 'a test' };
-  const alert = { threshold: 5, url: 'https://hooks.example/' };
   const changes = {
     create: createOrganization(db, nobody, 'Unrecorded'),
     grant: grantCredits(db, nobody, organizationId, 5, 'unrecorded'),
     adjust: adjustCredits(db, nobody, organizationId, -5),
     limit: setLimit(db, nobody, organizationId, 5),
-    alert: setLowCreditAlert(db, nobody, organizationId, alert),
     suspend: suspendWebhooks(db, nobody, organizationId, true),
     'suspend all': suspendOrganization(db, nobody, organizationId, true),
     secret: rotateWebhookSecret(db, nobody, organizationId),

@@ -383,20 +383,20 @@ function sum(numbers: readonly number[]): number {
 
 /**
  * Returns the body of a webhook delivery, after checking that it is signed with the secret and at
- * most 5 minutes old. The body of `credits.low` is a `CreditsLow`.
+ * most 5 minutes old.
  * @param body the body exactly as received, not parsed
  * @param secret `whsec_…`
  * @throws {EnrichmentError} `webhook_unverified` if the check fails. Respond with 400
  */
-export function verifyWebhook<Body = Envelope>(
+export function verifyWebhook(
   body: Uint8Array | string,
   headers: Headers | Readonly<Record<string, string | readonly string[] | undefined>>,
   secret: string,
-): Body {
+): Envelope {
   try {
     const pairs = headers instanceof Headers ? [...headers] : Object.entries(headers);
     const given = Object.fromEntries(pairs.map(([name, value]) => [name, String(value)]));
-    return new Webhook(secret).verify(Buffer.from(body as string), given) as Body;
+    return new Webhook(secret).verify(Buffer.from(body as string), given) as Envelope;
   } catch (cause) {
     throw new EnrichmentError('webhook_unverified', (cause as Error).message, { cause });
   }

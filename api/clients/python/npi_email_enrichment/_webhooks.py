@@ -24,8 +24,6 @@ class Headers(Protocol):
 def verify_webhook(body: bytes | str, headers: Headers, secret: str) -> Envelope:
     """Returns the content of a webhook, after checking that it is signed and at most 5 minutes old.
 
-    For the webhook `credits.low`, use `typing.cast(CreditsLow, …)`.
-
     It raises EnrichmentError `webhook_unverified` if the check fails. Then respond 400.
 
     :param body: the body exactly as received, not parsed

@@ -188,17 +188,3 @@ class Delivery(TypedDict):
 class Resent(TypedDict):
     resent: int
     more: bool
-
-
-class CreditsLowData(TypedDict):
-    available: int
-    held: int
-    threshold: int
-
-
-class CreditsLow(TypedDict):
-    """The body of the webhook `credits.low`."""
-
-    type: Literal["credits.low"]
-    timestamp: str
-    data: CreditsLowData
