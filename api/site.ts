@@ -12,10 +12,7 @@ export interface Site {
  */
 export const SUPPORT = '{support}';
 
-/**
- * Stands for the URL of the API in the pages and in the Postman collection, which are written before
- * the URL is known.
- */
+/** Stands for the URL of the API in the pages, which are written before the URL is known. */
 export const EXAMPLE_URL = 'https://api.example.com';
 
 /** Returns true if support is reached by email. Otherwise it has a page. */

@@ -16,8 +16,7 @@ import { TOOLS } from './support/tools.ts';
 /**
  * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from
  * it, and the programs in `test/clients/` are compiled with these clients and our Python package, and
- * use them against the whole service. Newman runs the Postman collection, and Bruno imports it. The
- * run ends at the first warning, with the output of the tool.
+ * use them against the whole service. The run ends at the first warning, with the output of the tool.
  */
 const FOLDER = fileURLToPath(new URL('./clients/', import.meta.url));
 /** Turns off update checks and telemetry of the tools. */
@@ -31,8 +30,6 @@ const PYTHON_CLIENTS = 'generated/python';
 /** The programs that use our Python package, and the first of them from a page in `api/docs/`. */
 const DOCUMENTED = 'enrich.py';
 const OF_PACKAGE = [DOCUMENTED, 'by_package.py', 'package_types.py'];
-/** The program that runs the Postman collection. */
-const COLLECTION = 'postman.mjs';
 /** The program that needs Go. */
 const OF_GO = 'by_ogen';
 
@@ -57,7 +54,7 @@ await runCheck(async (started) => {
   const hasGo = (await run('go', ['version'])).code === 0;
   if (!hasGo) console.log(`without Go on PATH, left out: ${OF_GO}`);
   const clients = CLIENTS.filter(([program]) => hasGo || program !== OF_GO);
-  const programs = [...clients.map(([program]) => program), ...OF_PACKAGE, COLLECTION];
+  const programs = [...clients.map(([program]) => program), ...OF_PACKAGE];
 
   const folder = temporaryFolder((remove) => started.defer(remove));
   const isTaken = (file: string) =>
@@ -100,7 +97,6 @@ await runCheck(async (started) => {
 function commandOf(program: string): string {
   if (program.endsWith('.py')) return `python ${program}`;
   if (program.endsWith('.ts')) return `node compiled/${program.replace('.ts', '.js')}`;
-  if (program.endsWith('.mjs')) return `node ${program}`;
   return `compiled/${program}`;
 }
 

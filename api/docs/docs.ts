@@ -2,8 +2,7 @@ import { readFileSync } from 'node:fs';
 import type { Lifecycle, Server } from '@hapi/hapi';
 import { problem } from '../problems.ts';
 import { published } from '../routes/service.ts';
-import { EXAMPLE_URL, type Site } from '../site.ts';
-import { readBuilt } from './built.ts';
+import type { Site } from '../site.ts';
 import { clientPackage } from './client-package.ts';
 import { article, type Entry, missingPage } from './layout.ts';
 import { llms, llmsFull, readPages } from './pages.ts';
@@ -35,8 +34,8 @@ const PICTURES = ['console.png', 'webhooks.png'];
 
 /**
  * Registers the routes of the documentation: each page as HTML and as Markdown, the reference, the
- * assets, the packages of the clients, the Postman collection, `/llms.txt`, `/llms-full.txt`, and
- * redirects from `/` and `/docs/index` to `/docs`.
+ * assets, the packages of the clients, `/llms.txt`, `/llms-full.txt`, and redirects from `/` and
+ * `/docs/index` to `/docs`.
  */
 export function registerDocs(server: Server, site: Site): void {
   const pages = readPages(site);
@@ -58,10 +57,6 @@ export function registerDocs(server: Server, site: Site): void {
     serve(server, `/docs/assets/${name}`, 'image/png', readFileSync(file));
   }
   serve(server, '/docs/search.json', 'application/json', searchIndex(pages, site));
-  const collection = readBuilt('api/docs/postman.json')
-    .toString()
-    .replaceAll(EXAMPLE_URL, site.publicUrl);
-  serve(server, '/docs/postman.json', 'application/json', collection);
   serve(server, '/llms.txt', 'text/plain', llms(pages, site));
   serve(server, '/llms-full.txt', 'text/plain', llmsFull(pages));
   for (const path of ['/', '/docs/index']) {

@@ -44,7 +44,6 @@ const PUBLISHED: Build = {
     'api/clients/typescript/npi-email-enrichment.tgz',
     'api/clients/typescript/types.ts',
     'api/docs/assets/scalar.js.gz',
-    'api/docs/postman.json',
   ],
   run: () => succeed('npm', ['run', 'build', '--prefix', ROOT], 'they cannot be built'),
 };
