@@ -1,6 +1,6 @@
 import { tlsWarning } from '../db/connection/tls.ts';
 import { migrate } from '../db/operations/migrate.ts';
-import { loadOperatorConfig, loadReplayConfig } from './config/config.ts';
+import { loadOperatorConfig, loadTemporalConfig } from './config/config.ts';
 import { main } from './main.ts';
 import {
   grpcFailure,
@@ -43,7 +43,7 @@ await main(
     if (warning !== null) console.error(`migrate: ${warning}`);
     await migrate(databaseUrl);
     console.log('migrate: the database has the newest schema and all rights');
-    const { temporalEnvironment } = loadReplayConfig();
+    const { temporalEnvironment } = loadTemporalConfig();
     if (!temporalEnvironment.TEMPORAL_ADDRESS) return;
     await prepareNamespace(temporalTarget(temporalEnvironment));
   },

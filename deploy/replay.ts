@@ -1,13 +1,8 @@
-import { readFile } from 'node:fs/promises';
-import { text } from 'node:stream/consumers';
 import type { Client } from '@temporalio/client';
 import type { Command } from 'commander';
-import { openDatabase } from '../db/connection/client.ts';
 import { OperatorProblem } from '../db/connection/errors.ts';
-import { isId } from '../db/connection/ids.ts';
-import { findBatch } from '../db/requests/inspect.ts';
 import { WORKFLOWS } from '../workflows/messages.ts';
-import { loadReplayConfig, type ReplayConfig, temporalUi } from './config/config.ts';
+import { loadTemporalConfig, type TemporalConfig } from './config/config.ts';
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
 import { outputWidth, table } from './operator/print.ts';
@@ -19,38 +14,32 @@ import {
   onOurQueues,
   temporalTarget,
 } from './temporal/client.ts';
-import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
+import { fetchRun, pinnedTo, type Run } from './temporal/history.ts';
 import { type Checked, replayInChild } from './temporal/replay-process.ts';
-import { storyOf } from './temporal/story.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { versionOf } from './temporal/versions.ts';
 import { loadBundle } from './temporal/workers.ts';
 
 // `npm run replay` replays the histories of workflow runs with the current code, to check that the
-// code can continue them. It also prints what happened in the runs.
+// code can continue them.
 
 const HELP = `
 The code fits the history of a run if the code, replayed with the history, makes the same
 decisions.
 
-With ids or --file, the command also prints what happened in each run: its decisions,
-calls, and failures.
+With ids, the command prints for each run whether it fits. To see the events of a run, use
+"temporal workflow show --detailed --workflow-id ID".
 
-With --since, --failed, or --query, it prints a table, and the last events of runs that do
-not fit. A run that does not fit but is pinned to another build is counted under "need
-not", because only workers of that build continue it. Then the command asks whether you
-meant to change that workflow. If you did, go on. This does not apply to a run in which
-the code throws an error or does not end, because the code would do the same in new runs.
+With --since, it prints the runs that do not fit, and a table. A run that does not fit but
+is pinned to another build is counted under "need not", because only workers of that build
+continue it. Then the command asks whether you meant to change that workflow. If you did,
+go on. This does not apply to a run in which the code throws an error or does not end,
+because the code would do the same in new runs.
 
 The command stops at the first run whose replay does not end within --timeout.
 
-With --inspect, the command waits for a debugger. It stops when the workflows are loaded,
-so that you can set breakpoints, or choose to pause on exceptions.
-
-Required settings: none with --file, otherwise TEMPORAL_ADDRESS and TASK_QUEUE.
-DATABASE_URL is required for the id of a request that was final at its submit: such a
-request has no run, so its batch is replayed. See deploy/env.example, and "Replaying a
-failed run" in deploy/operations.md.
+Required settings: TEMPORAL_ADDRESS and TASK_QUEUE. See deploy/env.example, and "Replaying
+a failed run" in deploy/operations.md.
 
 Exit codes: 0 all runs fit, 4 only runs that need not fit do not fit (confirm that the
 change was meant), 3 at least one run that must fit does not fit, 1 nothing was checked
@@ -61,21 +50,14 @@ Examples:
   npm run replay -- --since 24h --bundle workflow-bundle.js  (before a release)`;
 
 const FINAL_AT_SUBMIT =
-  'a request that was final at its submit has no run; give the id of its batch, or set DATABASE_URL';
-
-const FAILED =
-  '(Outcome STARTS_WITH "failed" or ExecutionStatus in ("Failed", "TimedOut", "Terminated", "Canceled"))';
+  'a request that was final at its submit has no run, so give the id of its batch';
 
 interface Options {
-  readonly file?: string;
   readonly since?: Date;
-  readonly failed?: true;
-  readonly query?: string;
   readonly limit: number;
   readonly timeout: number;
   readonly all?: true;
   readonly bundle?: string;
-  readonly inspect?: true;
 }
 
 /** A run that does not fit, and that only workers of another build continue. */
@@ -84,15 +66,6 @@ interface Remaining {
   readonly build: string;
   /** The description of the run. */
   readonly text: string;
-}
-
-/** The number of events that are printed for a run that does not fit. */
-const LAST_EVENTS = 5;
-
-/** Describes a run that does not fit, with its last events. */
-function misfitText({ run, misfit }: Checked): string {
-  const last = storyOf(run).slice(-LAST_EVENTS);
-  return [`${run.workflowId} ${misfit}`, ...last].join('\n');
 }
 
 /** Counts runs by workflow type and by whether they fit the code. */
@@ -129,7 +102,7 @@ class Tally {
     if (misfit === null) return 'fit';
     const build = this.mustAllFit ? null : pinnedTo(run);
     if (throws || build === null || build === this.buildId) return 'doNot';
-    this.remaining.push({ workflow: run.type, build, text: misfitText(one) });
+    this.remaining.push({ workflow: run.type, build, text: verdictOf(one) });
     return 'needNot';
   }
 }
@@ -137,42 +110,31 @@ class Tally {
 await main(
   {
     name: 'replay',
-    description:
-      'Checks that the current code can continue workflow runs, and shows what happened in them.',
+    description: 'Checks that the current code can continue workflow runs.',
     help: HELP,
   },
   async (stopped, ids: string[], options: Options, command: Command) => {
-    requireOneSource(ids, options, command);
+    const { since, bundle = null } = options;
+    if (ids.length > 0 === (since !== undefined)) {
+      command.error('error: give either ids or --since');
+    }
     // Exits at once, because an interrupted replay has no result.
     void stopped.then(() => process.exit(1));
-    const { file, bundle = null, inspect: isDebugged = false } = options;
-    const config = loadReplayConfig();
-    const ui = temporalUi();
+    const config = loadTemporalConfig();
     const { code } = await loadBundle(bundle);
-    const runs =
-      file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
-    const limitMs = options.timeout * 1000;
-    const checked = replayInChild({ code, isDebugged, limitMs }, runs);
-    if (selectsRuns(options)) await printSelected(config, code, checked, options);
-    else await printNamed(checked, ui);
+    const runs = fromTemporal(config, ids, options);
+    const checked = replayInChild({ code, limitMs: options.timeout * 1000 }, runs);
+    if (since === undefined) await printNamed(checked);
+    else await printSelected(config, code, checked, options);
   },
   (command) =>
     command
       .argument('[ID...]', 'ids of requests, batches, deliveries, or workflows')
       .option(
-        '--file <FILE>',
-        'a history from Temporal\'s CLI, or from "Download" in its UI with the setting "Encoded"; - is stdin',
-      )
-      .option(
         '--since <MOMENT>',
         'open runs, and runs that ended after this time, such as 24h (ago) or 2026-11-20T00:00Z',
         pastMoment,
       )
-      .option(
-        '--failed',
-        'runs that failed, timed out, or were terminated or canceled, and runs with a failed request',
-      )
-      .option('--query <QUERY>', "runs that match this list filter in Temporal's syntax")
       .option(
         '--limit <N>',
         'the newest N runs of each workflow type, 1 to 100000',
@@ -189,43 +151,22 @@ await main(
       .option(
         '--bundle <FILE>',
         'the file from "npm run bundle"; default: the code in this folder',
-      )
-      .option('--inspect', 'stop in a debugger before the replay'),
+      ),
 );
-
-/** Returns true if the options select runs by a filter, and not by ids or a file. */
-function selectsRuns({ since, failed, query }: Options): boolean {
-  return Boolean(since ?? failed ?? query);
-}
-
-/**
- * Ends the program with an error unless exactly one of these is given: ids, a file, or a filter.
- */
-function requireOneSource(
-  ids: readonly string[],
-  options: Options,
-  command: Command,
-): void {
-  const isMany = selectsRuns(options);
-  const given = [ids.length > 0, options.file !== undefined, isMany].filter(Boolean);
-  if (given.length !== 1) {
-    command.error(
-      'error: give ids, or --file, or at least one of --since, --failed, and --query',
-    );
-  }
-  if (options.inspect !== undefined && (isMany || ids.length > 1)) {
-    command.error('error: --inspect works only with one id or file');
-  }
-}
 
 type CheckedRuns = AsyncIterable<Checked>;
 
-/** Prints what happened in each run, and whether the run fits the code. */
-async function printNamed(checked: CheckedRuns, ui: string | null): Promise<void> {
-  for await (const { run, misfit } of checked) {
-    if (misfit !== null) process.exitCode = 3;
-    printRun(run, misfit, ui);
+/** Prints for each run whether it fits the code. */
+async function printNamed(checked: CheckedRuns): Promise<void> {
+  for await (const one of checked) {
+    if (one.misfit !== null) process.exitCode = 3;
+    print(verdictOf(one));
   }
+}
+
+/** Returns a run and whether it fits the code, with the SDK's message if it does not. */
+function verdictOf({ run, misfit }: Checked): string {
+  return `${run.workflowId} ${misfit ?? 'fits this code'}`;
 }
 
 /**
@@ -233,7 +174,7 @@ async function printNamed(checked: CheckedRuns, ui: string | null): Promise<void
  * At the end, asks about each workflow whose runs do not fit and need not.
  */
 async function printSelected(
-  config: ReplayConfig,
+  config: TemporalConfig,
   code: string,
   checked: CheckedRuns,
   options: Options,
@@ -244,19 +185,18 @@ async function printSelected(
   for await (const one of checked) {
     if (tally.add(one) === 'doNot') {
       process.exitCode = 3;
-      print(`${misfitText(one)}\n`);
+      print(verdictOf(one));
     }
     isStopped = one.hangs;
     if (isStopped) break;
   }
   const { counts } = tally;
-  const isGate = options.since !== undefined && !options.failed && !options.query;
-  if (isGate) requireRuns(counts, config);
+  requireRuns(counts, config);
   print(
     `${table(counts)(outputWidth())}\nreplayed with build ${buildId}; runs under "need not" are pinned to other builds`,
   );
-  if (isGate && !isStopped) warnOfUntried(counts);
   if (isStopped) print('stopped at a run that did not end; no further run was replayed');
+  else warnOfUntried(counts);
   for (const { workflow, runs, needNot } of counts) {
     if (needNot === 0) continue;
     process.exitCode ??= 4;
@@ -288,7 +228,7 @@ type RunCounts = readonly { readonly workflow: string; readonly runs: number }[]
  * Checks that at least one run was replayed, because a release gate without any run proves nothing.
  * @throws {OperatorProblem} if there wasn't one
  */
-function requireRuns(counts: RunCounts, config: ReplayConfig): void {
+function requireRuns(counts: RunCounts, config: TemporalConfig): void {
   if (counts.some(({ runs }) => runs > 0)) return;
   const { namespace = 'default' } = temporalTarget(config.temporalEnvironment);
   throw new OperatorProblem(
@@ -307,18 +247,12 @@ function warnOfUntried(counts: RunCounts): void {
   );
 }
 
-async function readRun(file: string): Promise<Run> {
-  if (file === '-') return parseRun(await text(process.stdin));
-  return parseRun(await readFile(file, 'utf8'));
-}
-
 /**
  * Yields the histories of runs from Temporal.
- * @throws {OperatorProblem} if Temporal is unreachable, rejects the filter, or has no run with a
- * given id
+ * @throws {OperatorProblem} if Temporal is unreachable, or has no run with a given id
  */
 async function* fromTemporal(
-  config: ReplayConfig,
+  config: TemporalConfig,
   ids: readonly string[],
   options: Options,
 ): AsyncGenerator<Run> {
@@ -327,7 +261,7 @@ async function* fromTemporal(
   if (trouble) throw trouble;
   const client = lazyClient(target);
   try {
-    if (ids.length > 0) yield* named(client, config, ids);
+    if (ids.length > 0) yield* named(client, ids);
     else yield* listed(client, config, options);
   } catch (error) {
     if (!(error instanceof Error) || grpcFailure(error) === null) throw error;
@@ -337,13 +271,9 @@ async function* fromTemporal(
   }
 }
 
-async function* named(
-  client: Client,
-  config: ReplayConfig,
-  ids: readonly string[],
-): AsyncGenerator<Run> {
+async function* named(client: Client, ids: readonly string[]): AsyncGenerator<Run> {
   for (const id of ids) {
-    const run = (await fetchRun(client, id)) ?? (await batchRun(client, config, id));
+    const run = await fetchRun(client, id);
     if (run === null) {
       throw new OperatorProblem(
         `Temporal has no run of ${id} or has deleted it; ${FINAL_AT_SUBMIT}`,
@@ -353,17 +283,6 @@ async function* named(
   }
 }
 
-/** Returns the run of the batch that a request belongs to, or null if there isn't one. */
-async function batchRun(
-  client: Client,
-  config: ReplayConfig,
-  id: string,
-): Promise<Run | null> {
-  const batchId = await batchOf(config, id);
-  if (batchId === null) return null;
-  return await fetchRun(client, batchId);
-}
-
 /**
  * Yields the selected runs, one workflow type after the other. The limit applies to each type
  * separately. With one limit for all types, the many runs of batches and lookups could use up the
@@ -371,20 +290,12 @@ async function batchRun(
  */
 async function* listed(
   client: Client,
-  { taskQueue }: ReplayConfig,
-  options: Options,
+  { taskQueue }: TemporalConfig,
+  { since = new Date(), limit }: Options,
 ): AsyncGenerator<Run> {
-  const { since, failed, query: given, limit } = options;
-  const conditions = [onOurQueues(taskQueue)];
-  if (since) {
-    conditions.push(
-      `(ExecutionStatus = "Running" or CloseTime >= "${since.toISOString()}")`,
-    );
-  }
-  if (failed) conditions.push(FAILED);
-  if (given) conditions.push(`(${given})`);
+  const isRecent = `(ExecutionStatus = "Running" or CloseTime >= "${since.toISOString()}")`;
   for (const type of Object.values(WORKFLOWS)) {
-    const query = [`WorkflowType = "${type}"`, ...conditions].join(' and ');
+    const query = `WorkflowType = "${type}" and ${onOurQueues(taskQueue)} and ${isRecent}`;
     let left = limit;
     for await (const { workflowId, runId } of client.workflow.list({ query })) {
       const run = await fetchRun(client, workflowId, runId);
@@ -396,39 +307,6 @@ async function* listed(
   }
 }
 
-async function batchOf(
-  { databaseUrl }: ReplayConfig,
-  id: string,
-): Promise<string | null> {
-  if (databaseUrl === null || !isId('req', id)) return null;
-  const db = openDatabase({ url: databaseUrl, poolSize: 1, applicationName: 'replay' });
-  return await findBatch(db, id).finally(() => db.close());
-}
-
-function printRun(run: Run, misfit: string | null, ui: string | null): void {
-  const { workflowId, type, events } = run;
-  const pinned = pinnedTo(run);
-  const build = pinned === null ? '' : `, pinned to build ${pinned}`;
-  const lines = [`${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`];
-  if (ui !== null) lines.push(`${ui}/${workflowId}`);
-  lines.push(...storyOf(run), misfit ?? 'this code fits the history');
-  print(lines.join('\n'));
-}
-
-/**
- * Prints a text with masked email addresses. A history can contain an address, for example if
- * somebody typed one as the reason for terminating a workflow.
- */
 function print(text: string): void {
-  console.log(printableLines(text).replaceAll(/[^\s"'<>(),;:=]+/g, masked));
-}
-
-/**
- * Masks a word that has an @ inside. We search for the @ with `indexOf`, because a regular
- * expression that matches such words would take quadratic time.
- */
-function masked(word: string): string {
-  const at = word.indexOf('@', 1);
-  const isAddress = at !== -1 && at < word.length - 1;
-  return isAddress ? '***' : word;
+  console.log(printableLines(text));
 }

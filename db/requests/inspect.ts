@@ -35,21 +35,6 @@ const VENDOR_ATTEMPT = {
   durationMs: DURATION_MS.mapWith(Number),
 };
 
-/**
- * Returns the id of a request's batch.
- * @throws {Refusal} `request_missing` for an unknown id
- */
-export async function findBatch(db: Database, requestId: string): Promise<string> {
-  const [found] = await query(db, (tx) =>
-    tx
-      .select({ batchId: requests.batchId })
-      .from(requests)
-      .where(eq(requests.id, requestId)),
-  );
-  if (!found) throw new Refusal('request_missing');
-  return found.batchId;
-}
-
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
 /**

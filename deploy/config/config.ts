@@ -256,19 +256,17 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
 /** DATABASE_URL as an optional setting, for programs that can run without a database. */
 const NO_DATABASE_URL = { databaseUrl: ['DATABASE_URL', orNull(databaseUrl)] } as const;
 
-export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
+export type TemporalConfig = ReturnType<typeof loadTemporalConfig>;
 
 /**
- * Reads the settings of `npm run replay`: the database, and the Temporal that has the runs. No
- * variable is required. If neither TEMPORAL_ADDRESS nor DATABASE_URL is set, the local stack is
- * used.
+ * Reads the settings of programs that need only Temporal. No variable is required. If neither
+ * TEMPORAL_ADDRESS nor DATABASE_URL is set, the local stack is used.
  * @throws {ConfigError} as `loadConfig`
  */
-export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
+export function loadTemporalConfig(environment: NodeJS.ProcessEnv = process.env) {
   if (!environment.TEMPORAL_ADDRESS) fallBackToLocalStack(environment);
-  const { taskQueue } = SETTINGS;
-  const settings = read({ ...NO_DATABASE_URL, taskQueue }, environment);
-  return { ...settings, temporalEnvironment: Object.freeze({ ...environment }) };
+  const { taskQueue } = read({ taskQueue: SETTINGS.taskQueue }, environment);
+  return { taskQueue, temporalEnvironment: Object.freeze({ ...environment }) };
 }
 
 /**

@@ -1,11 +1,10 @@
 import { on } from 'node:events';
-import inspector from 'node:inspector';
 import { Worker as Thread } from 'node:worker_threads';
 import { ReplayError, Worker } from '@temporalio/worker';
 import { pino } from 'pino';
 import { OperatorProblem } from '../../db/connection/errors.ts';
 import type { Run } from './history.ts';
-import type { ChildMessage, ChildOptions } from './replay-process.ts';
+import type { ChildMessage } from './replay-process.ts';
 import { installRuntime, SOURCE_MAP } from './workers.ts';
 
 // The child process that replays runs for `replayInChild`. The SDK detects when the code does not
@@ -24,11 +23,10 @@ new Thread(GUARD, { eval: true }).unref();
 // This process reads no settings, so that only its parent reports a wrong one.
 installRuntime(pino({ level: 'silent' }));
 const messages = on(process, 'message');
-const options = await next<ChildOptions>();
-if (options.isDebugged) inspector.open(undefined, undefined, true);
+const code = await next<string>();
 send({ misfit: null, throws: false });
 try {
-  const workflowBundle = { code: codeOf(options) };
+  const workflowBundle = { code: bundleOf(code) };
   for await (const { error } of Worker.runReplayHistories({ workflowBundle }, runs())) {
     const misfit = error === undefined ? null : `does not fit: ${reasonOf(error)}`;
     send({ misfit, throws: error instanceof ReplayError });
@@ -38,20 +36,12 @@ try {
   else send({ error: error as Error });
 }
 
-/**
- * Returns the code to replay. With a debugger, it stops when the workflows are loaded, so that
- * breakpoints can be set in them.
- * @throws {OperatorProblem} if the code is not a bundle of workflows
- */
-function codeOf({ code, isDebugged }: ChildOptions): string {
-  if (!SOURCE_MAP.test(code)) {
-    throw new OperatorProblem(
-      'this file is not a bundle of workflows: "npm run bundle -- FILE" writes one',
-    );
-  }
-  if (!isDebugged) return code;
-  // Before the source map, so that all lines keep their numbers.
-  return code.replace(SOURCE_MAP, (map) => `debugger;\n${map}`);
+/** Returns the code to replay. @throws {OperatorProblem} if it is not a bundle of workflows */
+function bundleOf(code: string): string {
+  if (SOURCE_MAP.test(code)) return code;
+  throw new OperatorProblem(
+    'this file is not a bundle of workflows: "npm run bundle -- FILE" writes one',
+  );
 }
 
 /** Returns the SDK's message without the protocol messages around it. */

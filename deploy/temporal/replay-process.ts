@@ -11,14 +11,6 @@ import type { Run } from './history.ts';
 
 const CHILD = fileURLToPath(new URL('replay-child.ts', import.meta.url));
 
-/** The first message to the child. Each further message is a run. */
-export interface ChildOptions {
-  /** The bundle of the workflows. */
-  readonly code: string;
-  /** True if the child waits for a debugger, which stops when the workflows are loaded. */
-  readonly isDebugged: boolean;
-}
-
 interface Replayed {
   /** The SDK's message if the code does not fit the history, or null if it does. */
   readonly misfit: string | null;
@@ -41,19 +33,19 @@ export interface Checked extends Replayed {
 /**
  * Replays runs one after the other in a child process. If the replay of a run does not end, its
  * process is killed, and the next run gets a new one.
- * @param options.limitMs the longest time for one run. It does not apply with `isDebugged`.
+ * @param options.code the bundle of the workflows
+ * @param options.limitMs the longest time for one run
  * @throws {OperatorProblem} if `options.code` is not a bundle
  */
 export async function* replayInChild(
-  options: ChildOptions & { readonly limitMs: number },
+  options: { readonly code: string; readonly limitMs: number },
   runs: AsyncIterable<Run> | Iterable<Run>,
 ): AsyncGenerator<Checked> {
-  const { code, isDebugged } = options;
-  const limitMs = isDebugged ? null : options.limitMs;
+  const { code, limitMs } = options;
   let replayer: Replayer | null = null;
   try {
     for await (const run of runs) {
-      replayer ??= await Replayer.start({ code, isDebugged });
+      replayer ??= await Replayer.start(code);
       const checked = await replayer.check(run, limitMs);
       yield checked;
       if (!checked.hangs) continue;
@@ -75,9 +67,9 @@ class Replayer {
   }
 
   /** Starts a child, and waits until it can replay runs. */
-  static async start(options: ChildOptions): Promise<Replayer> {
+  static async start(code: string): Promise<Replayer> {
     const replayer = new Replayer();
-    const ready = await replayer.respond(options);
+    const ready = await replayer.respond(code);
     if (ready === null)
       throw new Error('the process that replays runs ended at its start');
     return replayer;
@@ -88,16 +80,14 @@ class Replayer {
     this.child.kill('SIGKILL');
   };
 
-  async check(run: Run, limitMs: number | null): Promise<Checked> {
+  async check(run: Run, limitMs: number): Promise<Checked> {
     const limit = new AbortController();
-    const waits: Promise<ChildMessage | 'late' | null>[] = [this.respond(run)];
-    if (limitMs !== null)
-      waits.push(setTimeout(limitMs, 'late', { signal: limit.signal }));
-    const response = await Promise.race(waits);
+    const late = setTimeout(limitMs, 'late' as const, { signal: limit.signal });
+    const response = await Promise.race([this.respond(run), late]);
     limit.abort();
     if (response === null) return hanging(run, 'ended its process');
     if (response === 'late') {
-      return hanging(run, `did not end within ${(limitMs ?? 0) / 1000} s`);
+      return hanging(run, `did not end within ${limitMs / 1000} s`);
     }
     if ('error' in response) throw response.error;
     if ('problem' in response) throw new OperatorProblem(response.problem);
@@ -105,7 +95,7 @@ class Replayer {
   }
 
   /** Sends a message. Returns the child's response, or null if the child has ended. */
-  private async respond(message: ChildOptions | Run): Promise<ChildMessage | null> {
+  private async respond(message: string | Run): Promise<ChildMessage | null> {
     const response = once(this.child, 'message').then(([first]) => first as ChildMessage);
     // Sending fails only if the child has ended.
     this.child.send(message, () => {});
@@ -116,7 +106,7 @@ class Replayer {
 function hanging(run: Run, end: string): Checked {
   const misfit = [
     `does not fit: its replay ${end}`,
-    '  the code probably has an endless loop: run it with --inspect, and pause the debugger',
+    '  the code probably has an endless loop',
   ].join('\n');
   return { run, misfit, throws: true, hangs: true };
 }
