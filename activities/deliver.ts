@@ -21,7 +21,7 @@ import type { DeliveryResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { benignFailure } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { NotAttempted } from './webhooks/attempt.ts';
+import { CountedTooLate } from './webhooks/attempt.ts';
 import { isInNetworks } from './webhooks/ip-policy.ts';
 import { type AttemptResult, reasonOf } from './webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
@@ -179,8 +179,8 @@ async function tryDelivery(
 async function attempt(deps: WebhookDeps, claim: Claim): Promise<DeliveryResult | Later> {
   const begun = performance.now();
   const made = await makeAttempt(deps, claim);
-  if (made instanceof NotAttempted) {
-    return { why: made.why, message: made.message, afterMs: null };
+  if (made instanceof CountedTooLate) {
+    return { why: 'counted_too_late', message: made.message, afterMs: null };
   }
   if (made instanceof SecretUnreadable) return await postpone(deps, claim, made);
   const { result, batchId } = made;
@@ -280,7 +280,7 @@ async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
     if (error instanceof SecretUnreadable) return error;
     // Nothing was sent to the receiver, so this does not count as an attempt.
     await releaseClaim(db, claim, counted);
-    if (!(error instanceof NotAttempted)) throw error;
+    if (!(error instanceof CountedTooLate)) throw error;
     log.warn({ delivery_id: claim.deliveryId }, error.message);
     return error;
   }

@@ -115,7 +115,6 @@ export const ATTEMPT_REASONS = [
   'tls_handshake',
   'not_http',
   'headers_too_large',
-  'proxy',
   'network',
 ] as const;
 export type AttemptReason = (typeof ATTEMPT_REASONS)[number];

@@ -21,23 +21,11 @@ export class AttemptFailure extends Error {
 }
 
 /**
- * Thrown if no attempt was made because of an error on our side. It says nothing about the
- * receiver.
+ * Thrown if PostgreSQL counted the attempt only after the attempt's time limit had passed. Then no
+ * attempt was made, and the error says nothing about the receiver.
  */
-export abstract class NotAttempted extends Error {
-  abstract readonly why: string;
-}
-
-/** Our own proxy could not be reached. */
-export class ProxyUnavailable extends NotAttempted {
-  override readonly name = 'ProxyUnavailable';
-  readonly why = 'proxy_unavailable';
-}
-
-/** PostgreSQL counted the attempt only after the attempt's time limit had passed. */
-export class CountedTooLate extends NotAttempted {
+export class CountedTooLate extends Error {
   override readonly name = 'CountedTooLate';
-  readonly why = 'counted_too_late';
 }
 
 const REASONS: Readonly<Record<string, FailureReason>> = {

@@ -1,6 +1,5 @@
 import type { LookupAddress } from 'node:dns';
 import { once } from 'node:events';
-import { request } from 'node:http';
 import { isIP, connect as openTcp, type Socket } from 'node:net';
 import { addAbortSignal } from 'node:stream';
 import {
@@ -10,8 +9,8 @@ import {
   connect as startTls,
   type TLSSocket,
 } from 'node:tls';
-import { lookupBy, MAX_OF_FAMILY, type Names } from '../http/names.ts';
-import { AttemptFailure, CountedTooLate, ProxyUnavailable, step } from './attempt.ts';
+import { MAX_OF_FAMILY, type Names } from '../http/names.ts';
+import { AttemptFailure, CountedTooLate, step } from './attempt.ts';
 import { type AddressPolicy, isBlocked, literalOf } from './ip-policy.ts';
 
 export interface ConnectionSettings {
@@ -19,14 +18,12 @@ export interface ConnectionSettings {
   /** Certificates in PEM that are trusted in addition to the public ones. */
   readonly ca?: string | undefined;
   readonly lookup: Names['find'];
-  /** All requests go through this HTTP proxy; null or undefined for direct connections. */
-  readonly proxy?: URL | null;
 }
 
 /** A connection that is ready for the request. */
 export interface Connection {
   readonly socket: TLSSocket;
-  /** The receiver's IP address, even behind a proxy. */
+  /** The receiver's IP address. */
   readonly address: string;
 }
 
@@ -49,13 +46,13 @@ export interface Destination {
  * Creates the function that connects to hosts chosen by customers. It resolves a name once, and
  * tries only the addresses that the policy allows. If a name has public and private addresses, the
  * public ones are tried; without a public address the failure is `blocked_address`. The connected
- * address is checked again before any byte is sent. A proxy receives the checked address and never
- * the name. Aborting the signal at any time destroys the connection.
- * @throws {NotAttempted} from the created function
+ * address is checked again before any byte is sent. Aborting the signal at any time destroys the
+ * connection.
+ * @throws {CountedTooLate} from the created function
  * @throws {AttemptFailure} from the created function
  */
 export function createConnect(settings: ConnectionSettings) {
-  const { policy, ca, lookup, proxy = null } = settings;
+  const { policy, ca } = settings;
   // The root certificates are read only once, because reading a hundred of them takes longer than
   // the rest of an attempt.
   const trusted = ca === undefined ? undefined : [...getCACertificates('default'), ca];
@@ -69,13 +66,8 @@ export function createConnect(settings: ConnectionSettings) {
     const { target } = destination;
     const addresses = await findAddresses(settings, destination, signal);
     const port = Number(target.port || 443);
-    let opened: Opened;
-    if (proxy === null) {
-      const receiver = { host: hostOf(target), port, addresses };
-      opened = await openDirectly(policy, receiver, connectMs, signal);
-    } else {
-      opened = await openThrough(proxy, lookup, addresses, port, signal);
-    }
+    const receiver = { host: hostOf(target), port, addresses };
+    const opened = await openReceiver(policy, receiver, connectMs, signal);
     const socket = await openTls(opened.socket, target, secureContext, signal);
     return { socket, address: opened.address };
   };
@@ -111,13 +103,8 @@ function limitPerFamily(addresses: readonly LookupAddress[]): readonly LookupAdd
   return addresses.filter((one) => ipv4.includes(one) || ipv6.includes(one));
 }
 
-interface Opened {
-  readonly socket: Socket;
-  /** The receiver's IP address. */
-  readonly address: string;
-}
-
-async function openDirectly(
+/** Connects to one of the addresses, and returns which one. */
+async function openReceiver(
   policy: AddressPolicy,
   receiver: {
     readonly host: string;
@@ -126,7 +113,7 @@ async function openDirectly(
   },
   connectMs: number,
   signal: AbortSignal,
-): Promise<Opened> {
+): Promise<{ readonly socket: Socket; readonly address: string }> {
   const { host, port, addresses } = receiver;
   const socket = openTcp({
     host,
@@ -144,29 +131,6 @@ async function openDirectly(
   const { remoteAddress: address = '' } = socket;
   if (!policy.allows(address)) throw new AttemptFailure('blocked_address');
   return { socket, address };
-}
-
-/** Tries one address after another until the proxy connects to one. */
-async function openThrough(
-  proxy: URL,
-  lookup: Names['find'],
-  addresses: readonly LookupAddress[],
-  port: number,
-  signal: AbortSignal,
-): Promise<Opened> {
-  let failure: unknown;
-  for (const { address, family } of addresses) {
-    const host = family === 6 ? `[${address}]` : address;
-    try {
-      const socket = await openTunnel(proxy, lookup, `${host}:${port}`, signal);
-      addAbortSignal(signal, socket).on('error', ignore);
-      return { socket, address };
-    } catch (error) {
-      if (!(error instanceof AttemptFailure)) throw error;
-      failure = error;
-    }
-  }
-  throw failure;
 }
 
 async function openTls(
@@ -231,65 +195,3 @@ async function resolve(
 
 /** Handles errors between two steps. Without a listener they would end the process. */
 export function ignore(): void {}
-
-/**
- * Opens a tunnel through an HTTP proxy (RFC 9110, 9.3.6) to an address, never to a name. The proxy
- * would resolve a name again, and might connect to an unchecked address.
- * @param proxy `http://[user:password@]host:port`; belongs to the operator, so it is not checked
- * @param authority the address with its port
- * @throws {ProxyUnavailable} if the proxy itself cannot be reached
- * @throws {AttemptFailure} `proxy` if the proxy does not connect us to the address
- */
-async function openTunnel(
-  proxy: URL,
-  lookup: Names['find'],
-  authority: string,
-  signal: AbortSignal,
-): Promise<Socket> {
-  const outgoing = request({
-    host: proxy.hostname.replace(/^\[(.*)\]$/, '$1'),
-    port: Number(proxy.port || 80),
-    lookup: lookupBy(lookup),
-    method: 'CONNECT',
-    path: authority,
-    headers: { host: authority, ...authorizationOf(proxy) },
-    agent: false,
-    signal,
-  });
-  let reached = false;
-  outgoing.once('socket', (socket) =>
-    socket.once('connect', () => {
-      reached = true;
-    }),
-  );
-  outgoing.on('error', ignore);
-  outgoing.end();
-  let connected: unknown[];
-  try {
-    connected = await once(outgoing, 'connect', { signal });
-  } catch {
-    if (!reached) {
-      throw new ProxyUnavailable(
-        'the webhook proxy cannot be reached. Check WEBHOOK_PROXY.',
-      );
-    }
-    // If the attempt's time limit has passed, `createPost` reports `timeout_connect` or
-    // `timeout_total` instead of this reason.
-    throw new AttemptFailure('proxy');
-  }
-  const [response, socket, head] = connected as [{ statusCode?: number }, Socket, Buffer];
-  const { statusCode: status = 0 } = response;
-  if (status < 200 || status > 299) {
-    socket.destroy();
-    throw new AttemptFailure('proxy');
-  }
-  if (head.length > 0) socket.unshift(head);
-  return socket;
-}
-
-function authorizationOf({ username, password }: URL): Readonly<Record<string, string>> {
-  if (username === '' && password === '') return {};
-  const credentials = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`;
-  const encoded = Buffer.from(credentials).toString('base64');
-  return { 'proxy-authorization': `Basic ${encoded}` };
-}

@@ -4,7 +4,7 @@ import { request } from 'node:https';
 import { addAbortSignal } from 'node:stream';
 import type { AttemptReason } from '../../db/words.ts';
 import { parseRetryAfter } from '../http/client.ts';
-import { AttemptFailure, type FailureReason, NotAttempted, step } from './attempt.ts';
+import { AttemptFailure, CountedTooLate, type FailureReason, step } from './attempt.ts';
 import {
   type Connection,
   type ConnectionSettings,
@@ -76,7 +76,7 @@ const EXCERPT_BYTES = 1024;
  * Creates the function that sends one HTTPS POST to a URL chosen by a customer (DECISIONS.md,
  * Webhooks, target). It follows no redirects and reuses no connections, because either could reach
  * an unchecked host. A receiver's behavior always results in an `AttemptResult`, never in an error.
- * @throws {NotAttempted} from the created function
+ * @throws {CountedTooLate} from the created function
  */
 export function createPost(
   settings: PostSettings,
@@ -104,7 +104,7 @@ export function createPost(
       const allHeaders = { ...headers, 'user-agent': userAgent };
       return await exchange(connection, target, allHeaders, body, signal);
     } catch (error) {
-      if (error instanceof NotAttempted) throw error;
+      if (error instanceof CountedTooLate) throw error;
       const failure = signal.aborted ? signal.reason : error;
       if (failure instanceof AttemptFailure) {
         return { kind: 'failed', reason: failure.reason };

@@ -17,7 +17,6 @@ import {
   confidentialUrl,
   duration,
   emailOrUrl,
-  httpProxy,
   list,
   oneOf,
   orNull,
@@ -149,8 +148,6 @@ const SETTINGS = {
   ],
   webhookOpenCidrs: ['WEBHOOK_OPEN_CIDRS', list(cidr, 'CIDR ranges')],
   webhookCaFile: ['WEBHOOK_CA_FILE', orNull(Joi.string())],
-  /** The proxy for webhook deliveries. Null if they are sent without a proxy. */
-  webhookProxy: ['WEBHOOK_PROXY', orNull(httpProxy())],
   webhookLogMs: ['WEBHOOK_LOG_RETENTION', duration(1000, 3650 * DAY).default(30 * DAY)],
   resultRetentionMs: ['RESULT_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
   evidenceRetentionMs: [

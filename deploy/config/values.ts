@@ -177,19 +177,6 @@ export function requireConfidential(url: URL | null): void {
 }
 
 /**
- * Returns the rule for the URL of an HTTP proxy, such as `http://user:password@host:3128`, without
- * a path.
- */
-export const httpProxy = () =>
-  parsed((text) => {
-    const proxy = URL.parse(text);
-    if (proxy?.protocol !== 'http:') return null;
-    const { pathname, search, hash } = proxy;
-    if (pathname + search + hash !== '/') return null;
-    return proxy;
-  }, 'an HTTP proxy such as http://proxy.example:3128');
-
-/**
  * Parses a duration such as `15m`, and returns milliseconds. Returns null if the text is not a
  * duration.
  */

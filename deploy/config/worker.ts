@@ -21,7 +21,6 @@ export function postOf(
     policy: createAddressPolicy({ openCidrs: webhookOpenCidrs }),
     ca: webhookCaFile === null ? undefined : readFileSync(webhookCaFile, 'utf8'),
     lookup: names.find,
-    proxy: config.webhookProxy,
     userAgent: 'npi-email-enrichment/1',
     ...limits,
   });

@@ -490,6 +490,25 @@ test.serial(
   },
 );
 
+test.serial(
+  'at most four IPv4 and four IPv6 addresses of a host name are tried',
+  async (t) => {
+    const lookup = async () =>
+      Array.from({ length: 500 }, (_, n) => [
+        { address: `198.41.${n % 250}.4`, family: 4 },
+        { address: `2606:4700::${n + 1}`, family: 6 },
+      ]).flat();
+    let tried = 0;
+    const admit = async (addresses: readonly string[]) => {
+      tried = addresses.length;
+      return [];
+    };
+    const message = { ...messageTo('https://many.example/'), admit };
+    t.like(await postTo(t, { lookup })(message), { kind: 'failed' });
+    t.is(tried, 8);
+  },
+);
+
 /** @param settings differences from the usual limits */
 async function sendTo(
   t: Context,

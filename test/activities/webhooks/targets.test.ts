@@ -1,6 +1,6 @@
 import anyTest, { type TestFn } from 'ava';
 import { sql } from 'drizzle-orm';
-import { ProxyUnavailable } from '../../../activities/webhooks/attempt.ts';
+import { CountedTooLate } from '../../../activities/webhooks/attempt.ts';
 import type { AttemptResult, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
 import { setBlock } from '../../../db/webhooks/blocks.ts';
@@ -153,7 +153,7 @@ test('an attempt that was not made counts neither for the customer nor for all',
   );
   t.context.respond = async ({ admit }) => {
     await admit?.(['192.0.2.7']);
-    throw new ProxyUnavailable('the proxy is away');
+    throw new CountedTooLate('too late');
   };
   for (const customer of customers) {
     for (const id of await life.deliveries(customer, HOOK, 20, 'unproven'))

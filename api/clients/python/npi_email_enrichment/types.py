@@ -51,7 +51,6 @@ AttemptReason = Literal[
     "tls_handshake",
     "not_http",
     "headers_too_large",
-    "proxy",
     "network",
 ]
 CustomData = Mapping[str, object]
