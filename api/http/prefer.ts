@@ -43,11 +43,40 @@ export function prefersResults(request: Request): boolean {
 }
 
 /** Returns true if the client sent a preference with this value, with or without quotes. */
-function prefers({ headers }: Request, name: string, value: string): boolean {
+function prefers(request: Request, name: string, value: string): boolean {
+  return preferencesOf(request).some((one) => one === `${name}=${value}`);
+}
+
+/** Returns the preferences of a request as `name=value`, in lowercase, without spaces and quotes. */
+function preferencesOf({ headers }: Request): string[] {
   const header: unknown = headers.prefer;
-  if (typeof header !== 'string') return false;
+  if (typeof header !== 'string') return [];
   const preferences = header.toLowerCase().replaceAll(/[\s"]/g, '').split(/[,;]/);
-  return preferences.includes(`${name}=${value}`);
+  return preferences.filter((one) => one !== '');
+}
+
+/** The values of each preference that the service knows. */
+const KNOWN: ReadonlyMap<string, RegExp> = new Map([
+  ['wait', /^\d{1,9}$/],
+  ['until', /^(?:change|end)$/],
+  ['return', /^(?:representation|minimal)$/],
+  ['handling', /^(?:strict|lenient)$/],
+]);
+
+/**
+ * Returns true if the client asks for strict handling (`handling=strict`, RFC 7240, section 4.4).
+ * The unknown fields and preferences of other clients are ignored.
+ */
+export function isStrict(request: Request): boolean {
+  return prefers(request, 'handling', 'strict');
+}
+
+/** Returns true if a preference has an unknown name or an invalid value. */
+export function hasUnknownPreference(request: Request): boolean {
+  return preferencesOf(request).some((one) => {
+    const [name = '', ...value] = one.split('=');
+    return !KNOWN.get(name)?.test(value.join('='));
+  });
 }
 
 /**

@@ -4,7 +4,8 @@ import type { SubmitCommand } from '../../db/requests/submit.ts';
 import { REQUESTED_TYPES, WEBHOOK_MODES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 import { jsonDepth, memberText, parseJson } from './json-body.ts';
-import { check, ignoredFields } from './validation.ts';
+import { hasUnknownPreference, isStrict } from './prefer.ts';
+import { check, ignoredFields, problemAt, unknownFields } from './validation.ts';
 import { faultOfUrl, MAX_URL_LENGTH, URL_START } from './webhook-url.ts';
 
 // Joi schemas of the request bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is
@@ -147,7 +148,11 @@ export function parseBody(
     forbids,
   };
   const { value, problems } = check('body', schema, body.value, context);
-  const all = [...problems, ...headerProblems];
+  const all = [
+    ...problems,
+    ...strictProblems(request, schema, body.value),
+    ...headerProblems,
+  ];
   if (all.length > 0) throw invalid(all);
   return {
     // Only one of `npi` and `npis` is a field of the schema. The value of the other one was not
@@ -157,4 +162,23 @@ export function parseBody(
     webhook: value.webhook ?? null,
     customData: value.custom_data === undefined ? null : context.customData,
   };
+}
+
+/** The number of unknown fields that are reported. A body can have thousands. */
+const MAX_UNKNOWN = 20;
+
+/**
+ * Returns the problems that only a client with `Prefer: handling=strict` gets: unknown fields and
+ * preferences.
+ */
+function strictProblems(
+  request: Request,
+  schema: Joi.ObjectSchema,
+  body: unknown,
+): Problem[] {
+  if (!isStrict(request)) return [];
+  const problems = unknownFields(schema, body).slice(0, MAX_UNKNOWN);
+  if (hasUnknownPreference(request))
+    problems.push(problemAt(['header', 'Prefer'], 'Prefer unknown'));
+  return problems;
 }

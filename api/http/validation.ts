@@ -106,7 +106,7 @@ function choices(values: readonly string[]): string {
  */
 export function ignoredFields(schema: Joi.Schema, body: unknown): string {
   let text = '';
-  for (const path of unknownMembers(schema, body)) {
+  for (const { path } of unknownMembers(schema, body)) {
     if (text.length > 1000) return `${text}, ...`;
     // Long names are cut. Their beginning is enough to recognize them.
     const names = path.map(
@@ -117,15 +117,27 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
   return text;
 }
 
-/** Returns the paths of the members of a body that its schema does not know. */
-function unknownMembers(schema: Joi.Schema, value: unknown): (readonly string[])[] {
+/** Returns a problem for each member of a body that its schema does not know. */
+export function unknownFields(schema: Joi.Schema, body: unknown): Problem[] {
+  return unknownMembers(schema, body).map(({ path, known }) =>
+    problemAt(['body', ...path], 'unknown field', { valids: known }),
+  );
+}
+
+interface UnknownMember {
+  readonly path: readonly string[];
+  /** The names that would be known in its place. */
+  readonly known: readonly string[];
+}
+
+function unknownMembers(schema: Joi.Schema, value: unknown): UnknownMember[] {
   const known = namesOf(schema);
   if (!known || typeof value !== 'object' || value === null || Array.isArray(value))
     return [];
   return Object.entries(value).flatMap(([name, member]) => {
-    if (!known.includes(name)) return [[name]];
+    if (!known.includes(name)) return [{ path: [name], known }];
     const inner = unknownMembers(schema.extract(name), member);
-    return inner.map((path) => [name, ...path]);
+    return inner.map((one) => ({ path: [name, ...one.path], known: one.known }));
   });
 }
 

@@ -198,7 +198,8 @@ for (const [asked, status, advice] of PATHS) {
   });
 }
 
-test('a submit with unknown fields is accepted, and the response names them', async (t) => {
+// A submit is accepted in spite of these mistakes. Strict handling reports them.
+test('strict handling says what to do about fields and preferences that we ignore', async (t) => {
   const body = JSON.stringify({
     npi: NPI,
     email_type: 'personal',
@@ -208,4 +209,12 @@ test('a submit with unknown fields is accepted, and the response names them', as
   const lenient = await responseTo('POST', SINGLE, body, { prefer: 'wait=abc' });
   t.is(lenient.status, 202);
   t.is(lenient.headers.get('ignored-fields'), 'email_type, webhook_url, webhook.events');
+  for (const wrong of ['wait=abc', 'wait', 'until=final', 'return=minimum']) {
+    const prefer = `handling=strict, ${wrong}`;
+    const { status, text } = await responseTo('POST', SINGLE, body, { prefer });
+    t.is(status, 422);
+    t.regex(text, /Remove it, or use 'npi', 'enrichment_email_type', 'webhook' or/);
+    t.regex(text, /Remove it, or use 'url' or 'mode'/);
+    t.regex(text, /^Prefer should have wait=N, .*\. Remove all others$/m);
+  }
 });

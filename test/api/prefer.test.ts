@@ -343,3 +343,27 @@ test('an invalid Prefer header is ignored', async (t) => {
     t.is(reply.headers.get('preference-applied'), null);
   }
 });
+
+test('with handling=strict, unknown fields and preferences of a submit are a 422', async (t) => {
+  const client = await stack.organization();
+  const body = {
+    npi: NPI,
+    email_type: 'any',
+    webhook: { url: 'https://a.example', mod: 1 },
+  };
+  t.is((await client.single(body)).status, 202);
+  const prefer = 'handling=strict, wait=1, respond-async';
+  const { status, text } = await client.single(body, { prefer });
+  t.is(status, 422);
+  const detail: { loc: string[]; type: string }[] = JSON.parse(text).detail;
+  t.deepEqual(
+    detail.map(({ loc, type }) => `${loc.join('.')} ${type}`).toSorted(),
+    [
+      'body.webhook.mod extra_forbidden',
+      'body.email_type extra_forbidden',
+      'header.Prefer preference_unknown',
+    ].toSorted(),
+  );
+  const strict = { prefer: 'handling=strict, return=representation' };
+  t.is((await client.single({ npi: NPI }, strict)).status, 202);
+});
