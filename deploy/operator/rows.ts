@@ -67,6 +67,10 @@ type CellOf = (column: string) => string;
 export interface RowImport<T extends object> {
   /** The columns in the order in which a file without a header has them. */
   readonly columns: readonly string[];
+  /** Further columns, which only a file with a header can have. */
+  readonly others?: readonly string[];
+  /** Other names of columns, with our names for them. */
+  readonly aliases?: Readonly<Record<string, string>>;
   /** If the first row contains all of these names, it is a header. */
   readonly header: readonly string[];
   /** Returns an error message if the first row can be neither a header nor data, otherwise null. */
@@ -172,19 +176,36 @@ async function openVerdicts(path: string, verdictsPath: string): Promise<FileHan
 
 /**
  * Returns the names of the columns if the first row is a header, or null if it is data.
- * @throws {ImportProblem} if the first row can be neither a header nor data
+ * @throws {ImportProblem} if the first row can be neither a header nor data, or if the header has an
+ * unknown or a repeated name. We don't skip such a column, because its values may matter: a date that
+ * we don't read makes an address look old
  */
 function namesOf<T extends object>(
-  { header, refuses }: RowImport<T>,
+  { columns, others = [], aliases = {}, header, refuses }: RowImport<T>,
   [first]: readonly Row[],
 ): readonly string[] | null {
   if (first === undefined) return null;
   const cells = first.cells.map((cell) => bare(cell.slice(0, MAX_VALUE_LENGTH)));
-  const names = cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
-  if (header.every((name) => names.includes(name))) return names;
-  const refusal = refuses?.(cells);
-  if (refusal) throw new ImportProblem(refusal);
-  return null;
+  const given = cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
+  if (!header.every((name) => given.includes(name))) {
+    const refusal = refuses?.(cells);
+    if (refusal) throw new ImportProblem(refusal);
+    return null;
+  }
+  const known = [...columns, ...others];
+  const names = given.map((name) => aliases[name] ?? name);
+  const unknown = cells.filter(
+    (_cell, n) => names[n] !== '' && !known.includes(names[n] ?? ''),
+  );
+  if (unknown.length > 0) {
+    const all = [...known, ...Object.keys(aliases)].join(', ');
+    throw new ImportProblem(
+      `unknown columns: ${unknown.join(', ')}; remove or rename them (known here: ${all})`,
+    );
+  }
+  const twice = names.find((name, n) => name !== '' && names.indexOf(name) < n);
+  if (twice === undefined) return names;
+  throw new ImportProblem(`two columns are ${twice}; remove or rename one of them`);
 }
 
 /** Checks rows and stores the valid ones. @returns a verdict for each row */
@@ -236,6 +257,13 @@ interface EmailRow {
   readonly name: string;
 }
 
+/** The names of the API and of the directory. */
+const EMAIL_ALIASES = {
+  email_type: 'type',
+  email_last_validated: 'validated_at',
+  last_validated_at: 'validated_at',
+};
+
 const EMAILS_HEADER =
   'the first row must be a header with at least the names npi and email, or data that begins with an NPI and an address';
 
@@ -250,6 +278,7 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   const freshSince = now - loadConfig().freshnessMs;
   return {
     columns: ['npi', 'email', 'type', 'validated_at', 'source', 'name'],
+    aliases: EMAIL_ALIASES,
     header: ['npi', 'email'],
     accepted: ['stored', 'candidate', 'stale', 'unchanged'],
     refuses: ([npi = '']) => (readNpi(npi).npi === null ? EMAILS_HEADER : null),
@@ -380,6 +409,7 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
   return {
     unconfirmed,
     columns: ['value'],
+    others: ['kind', 'reason'],
     header: ['value'],
     accepted: ['added', 'already_there'],
     // Without a header, only a file with one column is accepted. If there are several columns, the

@@ -277,7 +277,7 @@ test('an import finds columns by name, or by order if the file has no header', a
   const npi = '1720377294';
   const headed = await file(
     'headed.csv',
-    `\ufeffE-Mail note,EMAIL,Validated At,NPI\r\nx,a@clinic-three.com,,${npi}\r\n\r\n`,
+    `\ufeff,EMAIL,Validated At,NPI\r\nx,a@clinic-three.com,,${npi}\r\n\r\n`,
   );
   const bare = await file('bare.csv', `${npi},b@clinic-three.com`);
   for (const path of [headed, bare]) {
@@ -289,6 +289,42 @@ test('an import finds columns by name, or by order if the file has no header', a
   const refused = await spawnOperator(url, ['import', 'emails', unnamed]);
   t.deepEqual([refused.code, refused.stdout], [1, '']);
   t.regex(refused.stderr, /^operator: .*npi and email.*\n$/);
+});
+
+test("an import of emails reads the API's names of columns", async (t) => {
+  const start = '1720377294,spelled@clinic-three.com';
+  for (const [name, verdict] of [
+    ['email_last_validated', 'stored'],
+    ['last_validated_at', 'unchanged'],
+  ] as const) {
+    const rows = `${start},work,${ago(3)}\n${start},professional,${ago(3).slice(0, 10)}\n`;
+    const path = await file('spelled.csv', `npi,email,Email Type,${name}\n${rows}`);
+    const { stdout } = await spawnOperator(url, ['import', 'emails', path, ...WHY]);
+    t.regex(stdout, /^bad_type +1$/m);
+    t.regex(stdout, new RegExp(`^${verdict} +1$`, 'm'));
+  }
+});
+
+test('an import rejects a header with unknown or repeated columns, and names them', async (t) => {
+  for (const [kind, header, message] of [
+    [
+      'emails',
+      'npi,email,Checked On,kind',
+      /unknown columns: Checked On, kind; .*npi, email, type,/,
+    ],
+    ['emails', 'npi,email,type,email_type', /two columns are type; remove or rename one/],
+    [
+      'domains',
+      'organization,domain,notes',
+      /unknown columns: notes; .*organization, domain,/,
+    ],
+    ['suppressions', 'value,kind,notes', /unknown columns: notes; .*value, kind, reason/],
+  ] as const) {
+    const path = await file('unknown.csv', `${header}\n${NPI},x@clinic-three.com,y,z\n`);
+    const { code, stderr } = await spawnOperator(url, ['import', kind, path, ...WHY]);
+    t.is(code, 1);
+    t.regex(stderr, message);
+  }
 });
 
 test('an import rejects an empty file', async (t) => {
