@@ -115,27 +115,34 @@ export function endpointCandidates(facts: ProviderFacts): string[] {
 function personOf(facts: ProviderFacts): Person | null {
   const name = nameOf(facts.firstName, facts.lastName);
   if (facts.entityType !== 1 || !facts.active || name === null) return null;
-  // If the other name lacks a first or a last name, that part comes from the current name.
-  const other = nameOf(
-    facts.otherFirstName ?? facts.firstName,
-    facts.otherLastName ?? facts.lastName,
-  );
-  const isOther =
-    other !== null && (other.first !== name.first || other.last !== name.last);
-  const otherNames = isOther ? [other] : [];
   const practice = practiceOf(facts);
   const states = facts.otherStates.map((one) => usState(one, null));
   return {
     ...name,
     middle: middleName(facts.middleName),
     generation: generationIn(facts),
-    otherNames: [...otherNames, ...restoredNames(facts)],
+    otherNames: [...otherNamesOf(facts, name), ...restoredNames(facts)],
     profileNames: facts.profiles.flatMap(({ givenNames }) => nameWords(givenNames)),
     practice,
     otherStates: states
       .filter((one) => one !== null)
       .filter((one) => one !== practice.state),
   };
+}
+
+/** Returns the other name in NPPES and those with a former surname, each once. */
+function otherNamesOf(facts: ProviderFacts, name: PersonName): PersonName[] {
+  // If the other name lacks a first or a last name, that part comes from the current name.
+  const other = nameOf(
+    facts.otherFirstName ?? facts.firstName,
+    facts.otherLastName ?? facts.lastName,
+  );
+  const former = facts.formerLastNames.map((last) => nameOf(facts.firstName, last));
+  const all = [name, other, ...former].filter((one) => one !== null);
+  const isFirst = (one: PersonName, index: number) =>
+    all.findIndex(({ first, last }) => first === one.first && last === one.last) ===
+    index;
+  return all.filter(isFirst).slice(1);
 }
 
 /** Returns the generation. Some people enter it behind the last or the middle name. */

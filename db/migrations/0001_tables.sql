@@ -425,6 +425,7 @@ CREATE TABLE "providers" (
 	"credential" text,
 	"other_last_name" text,
 	"other_first_name" text,
+	"former_last_names" text[] DEFAULT '{}' NOT NULL,
 	"organization_name" text,
 	"parent_name" text,
 	"practice_line_1" text,

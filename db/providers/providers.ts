@@ -84,10 +84,13 @@ export async function storeRegistryResponse(
   // import always replaces the row.
   const marks = { npi, deactivatedOn, origin: 'registry', rowHash: 0 } as const;
   await transaction(db, async (tx) => {
-    await tx.delete(providers).where(sql`npi = ${npi} and origin = 'registry'`);
+    const [old = null] = await run<{ kept: string[] }>(tx)`
+      delete from providers p where npi = ${npi} and origin = 'registry'
+      returning kept_surnames(p, ${found.firstName ?? null}, ${found.lastName ?? null}) as kept`;
+    const formerLastNames = old === null ? [] : old.kept;
     const written = await tx
       .insert(providers)
-      .values({ ...facts, ...practiceColumns, ...marks })
+      .values({ ...facts, ...practiceColumns, ...marks, formerLastNames })
       .onConflictDoNothing()
       .returning({ npi: providers.npi });
     if (written.length === 0) return;

@@ -36,6 +36,12 @@ export const providers = pgTable(
     credential: text('credential'),
     otherLastName: text('other_last_name'),
     otherFirstName: text('other_first_name'),
+    /**
+     * Surnames that this NPI had in earlier data, the newest first (`kept_surnames` in
+     * db/migrations). A person who marries keeps the old address for years, but NPPES may drop the
+     * old surname.
+     */
+    formerLastNames: text('former_last_names').array().notNull().default(sql`'{}'`),
     organizationName: text('organization_name'),
     /** The legal name of the parent organization. */
     parentName: text('parent_name'),

@@ -2,7 +2,9 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { CLOSED_DOMAIN, PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
-import { fresh } from '../support/database.ts';
+import { fresh, temporaryFolder } from '../support/database.ts';
+import { personRow, writeMember } from '../support/nppes.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
@@ -10,7 +12,8 @@ import { ordinaryNpis } from '../support/vendors.ts';
 // their domains before it returns them.
 
 const stack = fresh(test, () => startStack());
-const [GOOD = '', CLOSED = '', UNDATED = ''] = ordinaryNpis('found', 3);
+const [GOOD = '', CLOSED = '', UNDATED = '', MARRIED = ''] = ordinaryNpis('found', 4);
+const folder = temporaryFolder(test.after.always);
 
 async function importAddress(
   npi: string,
@@ -79,4 +82,23 @@ test('without a verifier, an imported address without a validation date is not r
   const { data } = await client.completed(json.batch_id);
   t.not(data[0]?.email, email);
   t.like(await storedRow(email), { verdict: 'unknown', reason: 'imported' });
+});
+
+test('an address with a surname that NPPES has replaced is still returned', async (t) => {
+  const client = await stack.organization(10);
+  const { text } = operatorOn(stack.databaseUrl);
+  for (const [day, surname] of [
+    ['20260809', 'ASHDOWN'],
+    ['20260816', 'HARTIGAN'],
+  ] as const) {
+    const row = personRow(MARRIED, { 'Provider Last Name (Legal Name)': surname });
+    const path = await writeMember(folder, 'npidata', day, [row]);
+    await text('import', 'nppes', path, ...WHY);
+  }
+  const email = `tamsin.ashdown@${PRACTICE_DOMAINS[0]}`;
+  await importAddress(MARRIED, email, yesterday());
+  const { json } = await client.single({ npi: MARRIED });
+  const { data } = await client.completed(json.batch_id);
+  t.is(data[0]?.email, email);
+  t.is(askedFor(MARRIED), 0);
 });

@@ -55,7 +55,9 @@ const WRITTEN = `
   written as (
     insert into providers (${COLUMNS})
     select ${COLUMNS} from judged where change in ('inserted', 'updated')
-    on conflict (npi) do update set ${CHANGES}, imported_at = clock_timestamp()
+    on conflict (npi) do update
+       set ${CHANGES}, imported_at = clock_timestamp(),
+           former_last_names = kept_surnames(providers, excluded.first_name, excluded.last_name)
      where providers.as_of <= excluded.as_of
   )`;
 

@@ -310,7 +310,7 @@ test('a stored NPI Registry response is used like an imported provider', async (
   t.is(await refusalOf(db, '2000000093'), 'organization_npi');
 });
 
-test('a newer NPI Registry response replaces an older one completely', async (t) => {
+test('a newer NPI Registry response replaces an older one, except its surname', async (t) => {
   const npi = '2000000127';
   await stored(t, await personAs(npi), npi);
   const second = await personWith(
@@ -321,6 +321,7 @@ test('a newer NPI Registry response replaces an older one completely', async (t)
   await stored(t, second, npi);
   t.like(await readProvider(db, npi), {
     lastName: 'NEW',
+    formerLastNames: ['ASHDOWN'],
     endpoints: [],
     otherStates: [],
   });

@@ -165,6 +165,41 @@ test('a weekly NPPES file changes only the NPIs that it contains', async (t) => 
   );
 });
 
+test('an import keeps the last three surnames that a person had before', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const SURNAME = 'Provider Last Name (Legal Name)';
+  let day = Number(FULL);
+  const importNames = async (changes: readonly NppesValues[]) => {
+    day += 1;
+    const rows = changes.map((values, n) => personRow(npi(n), values));
+    const path = await writeMember(folder, 'npidata', String(day), rows);
+    await imported(path);
+    return path;
+  };
+  const kept = async () => {
+    const rows = await sql`select former_last_names from providers order by npi`;
+    return rows.map((row) => row.former_last_names);
+  };
+  const names = (...surnames: string[]) => surnames.map((name) => ({ [SURNAME]: name }));
+  await importNames(names('ASHDOWN', 'BELLOWS', 'CORRIGAN'));
+  t.deepEqual(await kept(), [[], [], []]);
+  await importNames([
+    { [SURNAME]: 'HARTIGAN', 'Provider First Name': 'TAMSIN JO' },
+    { [SURNAME]: 'Bellows' },
+    { [SURNAME]: 'PRESCOTT', 'Provider First Name': 'OTTO' },
+  ]);
+  const once = [['ASHDOWN'], [], []];
+  t.deepEqual(await kept(), once, 'not if the given name changes too, or only the case');
+  await importNames(names('ASHDOWN'));
+  t.deepEqual((await kept())[0], ['HARTIGAN'], 'the current surname is not a former one');
+  for (const name of ['LINDQVIST', 'MARLOWE']) await importNames(names(name));
+  const path = await importNames(names('NEWCOMB'));
+  const newest = ['MARLOWE', 'LINDQVIST', 'ASHDOWN'];
+  t.deepEqual((await kept())[0], newest, 'the oldest of four is dropped');
+  await imported(path, '--again');
+  t.deepEqual((await kept())[0], newest);
+});
+
 test('a provider that was deactivated after its last reactivation is inactive', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const dates = (deactivated: string, reactivated: string) => ({
