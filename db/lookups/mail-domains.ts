@@ -71,8 +71,10 @@ export async function readMailDomains(
 }
 
 /**
- * Returns true if the address is known for another NPI, in the directory or as a candidate, unless it
- * is invalid there.
+ * Returns true if an address with a person's whole name may be a namesake's: it is known for another
+ * NPI, in the directory or as a candidate, and not invalid there. Or another active clinician with a
+ * practice in the same state has the same surname and given name. A large employer has mailboxes in
+ * the whole state, and `john.smith` is one of its John Smiths. A missing state counts as the same.
  */
 export async function isOfAnother(
   db: Database,
@@ -87,6 +89,16 @@ export async function isOfAnother(
       select from candidates
        where email = ${email}
          and npi <> ${npi}
-         and coalesce(verdict, claimed_verdict) <> 'invalid') as "isKnown"`;
+         and coalesce(verdict, claimed_verdict) <> 'invalid'
+      union all
+      select from providers me
+        join providers other
+          on lower(translate(other.last_name, ' ''-', '')) = lower(translate(me.last_name, ' ''-', ''))
+         and lower(split_part(other.first_name, ' ', 1)) = lower(split_part(me.first_name, ' ', 1))
+       where me.npi = ${npi}
+         and other.npi <> me.npi
+         and other.entity_type = 1
+         and other.active
+         and coalesce(other.practice_state = me.practice_state, true)) as "isKnown"`;
   return row?.isKnown === true;
 }

@@ -706,6 +706,7 @@ CREATE INDEX "provider_locations_by_phone" ON "provider_locations" USING btree (
 CREATE INDEX "provider_locations_by_address" ON "provider_locations" USING btree ("address_key");
 CREATE INDEX "providers_by_phone" ON "providers" USING btree ("phone_key","entity_type");
 CREATE INDEX "providers_by_address" ON "providers" USING btree ("address_key","entity_type");
+CREATE INDEX "providers_by_name" ON "providers" USING btree (lower(translate(last_name, ' ''-', '')),lower(split_part(first_name, ' ', 1))) WHERE entity_type = 1;
 CREATE INDEX "batches_to_admit" ON "batches" USING btree ("organization_id","created_at") WHERE admitted_at is null;
 CREATE INDEX "batches_to_start" ON "batches" USING btree (coalesce(admitted_at, deadline_at)) WHERE started_at is null;
 CREATE INDEX "batches_in_progress" ON "batches" USING btree ("id") WHERE status = 'in-progress';

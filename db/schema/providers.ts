@@ -98,6 +98,13 @@ export const providers = pgTable(
     // These two indexes find organizations and colleagues with the same phone number or address.
     index('providers_by_phone').on(table.phoneKey, table.entityType),
     index('providers_by_address').on(table.addressKey, table.entityType),
+    // Finds namesakes. Many surnames are written with and without a space, a hyphen, or an apostrophe.
+    index('providers_by_name')
+      .on(
+        sql`lower(translate(last_name, ' ''-', ''))`,
+        sql`lower(split_part(first_name, ' ', 1))`,
+      )
+      .where(sql`entity_type = 1`),
   ],
 );
 

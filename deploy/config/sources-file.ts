@@ -58,6 +58,8 @@ export interface SourcesFile {
    * `auto`, each lookup calls all of them by their cost per returned address, cheapest first.
    */
   readonly order: readonly string[] | 'auto' | null;
+  /** Whether we write addresses ourselves (the source `pattern`) before we call any vendor. */
+  readonly pattern: 'first' | 'off';
   /** The most that one lookup may spend on vendors, in dollars. Null for no limit. */
   readonly max_price_per_lookup: number | null;
   readonly vendors: Readonly<
@@ -108,11 +110,10 @@ function sourcesFile({ access, secretOf }: Environment) {
       .items(httpVendor(secretOf))
       .unique('id', { ignoreUndefined: true })
       .default([]),
-    order: order((file) => [
-      ...(VERIFIER_IDS.some(hasAccess) ? [PATTERN_SOURCE] : []),
-      ...VENDOR_IDS.filter(hasAccess),
-      ...idsIn(file.http),
-    ]).allow('auto'),
+    order: order((file) => [...VENDOR_IDS.filter(hasAccess), ...idsIn(file.http)]).allow(
+      'auto',
+    ),
+    pattern: Joi.valid('first', 'off').default('first'),
     max_price_per_lookup: orNull(Joi.number().min(0)),
     vendors: members(
       Object.fromEntries(

@@ -51,9 +51,12 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   const file = readSourcesFile(config);
   const verifiers = inOrder(createVerifiers(config, file, db, log), file.verifiers.order);
   const vendors = inOrder(
-    createVendors(config, file, verifiers.length > 0),
+    createVendors(config, file),
     file.order === 'auto' ? null : file.order,
   );
+  // Only a verifier can confirm an address that we wrote ourselves. `order` lists vendors, so it does
+  // not decide about this source: it is free, and each address that it finds saves a paid call.
+  if (verifiers.length > 0 && file.pattern === 'first') vendors.unshift(PATTERN_SETTINGS);
   requirePrices(file, vendors);
   const policy = policyOf(config, verifiers.length);
   const { catchAll, freshnessMs, registryUrl } = config;
@@ -121,18 +124,11 @@ function readSourcesFile(config: Config): SourcesFile {
 }
 
 /**
- * Creates the built-in vendors that have a key, and the vendors in `http` of the sources file. If
- * there is a verifier, the addresses that we write ourselves come first.
+ * Creates the built-in vendors that have a key, and the vendors in `http` of the sources file.
  * Returns a map from id to vendor, in the default order.
  */
-function createVendors(
-  { access }: Config,
-  file: SourcesFile,
-  hasVerifier: boolean,
-): Map<string, VendorSource> {
+function createVendors({ access }: Config, file: SourcesFile): Map<string, VendorSource> {
   const vendors = new Map<string, VendorSource>();
-  // Only a verifier can confirm an address that we wrote ourselves.
-  if (hasVerifier) vendors.set(PATTERN.id, PATTERN_SETTINGS);
   const api = file.vendors.rocketreach.api;
   const pollMs = file.vendors.fullenrich.poll;
   for (const id of VENDOR_IDS) {

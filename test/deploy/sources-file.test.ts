@@ -7,7 +7,7 @@ import { fileIn, sourceText } from '../support/adapters.ts';
 // Tests the rules for SOURCES_FILE, and the errors about wrong files.
 
 const MEMBERS =
-  'http, order, max_price_per_lookup, vendors, verifiers, registry, greylist_wait, reverify_interval';
+  'http, order, pattern, max_price_per_lookup, vendors, verifiers, registry, greylist_wait, reverify_interval';
 const HTTP_MEMBERS = [
   ...[
     'id',
@@ -40,6 +40,7 @@ test("settings that the sources file leaves out have the source's own defaults",
   t.deepEqual(rest, {
     http: [],
     order: null,
+    pattern: 'first',
     max_price_per_lookup: null,
     registry: 'off',
     greylist_wait: 300_000,
@@ -273,13 +274,10 @@ for (const [file, problem] of [
     { verifiers: { reacher: { wait: '1m' } } },
     'verifiers.reacher.wait is unknown; known here: rates, daily_credits, price_per_credit',
   ],
-  [
-    { order: ['huntr'] },
-    'order[0] must be a source with a key (Reacher: a URL): pattern, hunter',
-  ],
+  [{ order: ['huntr'] }, 'order[0] must be a source with a key (Reacher: a URL): hunter'],
   [
     { order: ['hunter', 'prospeo'] },
-    'order[1] must be a source with a key (Reacher: a URL): pattern, hunter',
+    'order[1] must be a source with a key (Reacher: a URL): hunter',
   ],
   [{ order: ['hunter', 'hunter'] }, 'order[1] contains a duplicate value'],
   [{ order: 'hunter' }, 'order must be an array'],

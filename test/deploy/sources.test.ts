@@ -87,8 +87,18 @@ test('vendors described in the sources file are called last, unless it sets an o
   ]);
   const order = ['listed', 'hunter', 'rocketreach'];
   const verifiers = { order: ['neverbounce', 'reacher'] };
-  t.deepEqual(await idsOf({ http, order, verifiers }), [order, verifiers.order]);
+  const listed = ['pattern', ...order];
+  t.deepEqual(await idsOf({ http, order, verifiers }), [listed, verifiers.order]);
   t.deepEqual(await idsOf({ order: [], verifiers: { order: [] } }), [[], []]);
+});
+
+test('pattern is the first source in any order, unless it is off or no verifier is there', async (t) => {
+  const vendorsOf = async (file: object) => (await idsOf(file))[0];
+  for (const order of [['hunter'], []]) {
+    t.deepEqual(await vendorsOf({ order }), ['pattern', ...order]);
+    t.deepEqual(await vendorsOf({ order, pattern: 'off' }), order);
+    t.deepEqual(await vendorsOf({ order, verifiers: { order: [] } }), order);
+  }
 });
 
 test('each vendor has the types, times, limits, and license from the sources file', async (t) => {
@@ -353,5 +363,6 @@ test('npm start calls only simulated sources, even if real API keys are set', as
   for (const url of [registryUrl, ...asked.map((id) => access[id]?.baseUrl ?? '')])
     t.regex(url, /^http:\/\/127\.0\.0\.1:9\//);
   const called = (await idsOf(SIMULATED, { ...real, ...simulated })).flat();
-  t.deepEqual([...new Set(called.map((id) => accountOf(id ?? '')))], [...asked]);
+  const accounts = new Set(called.map((id) => accountOf(id ?? '')));
+  t.deepEqual([...accounts], ['pattern', ...asked]);
 });

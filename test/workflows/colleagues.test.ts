@@ -33,10 +33,14 @@ interface Name {
   readonly last: string;
 }
 
-async function insertPerson({ first, last }: Name, place: Place): Promise<string> {
+async function insertPerson(
+  { first, last }: Name,
+  place: Place,
+  row: { readonly practiceState?: string; readonly deactivatedOn?: string } = {},
+): Promise<string> {
   const npi = take();
   const { person } = providersIn(stack.db);
-  return await person(place, [], { npi, firstName: first, lastName: last });
+  return await person(place, [], { npi, firstName: first, lastName: last, ...row });
 }
 
 /**
@@ -119,8 +123,8 @@ test('an address in the format that colleagues have is returned without a vendor
   const domain = takeDomain();
   const place = takePlace();
   await insertColleagues(place, domain, fullName);
-  const npi = await insertPerson({ first: 'SIMONE', last: 'VARGA' }, place);
-  t.is(await lookUp(npi), `simone.varga@${domain}`);
+  const npi = await insertPerson({ first: 'LEONIE', last: 'ABERG' }, place);
+  t.is(await lookUp(npi), `leonie.aberg@${domain}`);
   t.is(vendor.asked(npi, 'submit'), 0);
   const explained = await operatorOn(stack.databaseUrl).text('explain', npi);
   t.regex(explained, /pattern returns found/);
@@ -130,9 +134,10 @@ test('an address that the directory has for a namesake is not written', async (t
   const domain = takeDomain();
   const place = takePlace();
   await insertColleagues(place, domain, fullName);
-  const namesake = await insertPerson({ first: 'SIMONE', last: 'VARGA' }, takePlace());
+  const name = { first: 'MARISOL', last: 'QUILL' };
+  const namesake = await insertPerson(name, takePlace(), { practiceState: 'WY' });
   const lastValidatedAt = new Date();
-  const email = `simone.varga@${domain}`;
+  const email = `marisol.quill@${domain}`;
   const own = {
     npi: namesake,
     email,
@@ -140,8 +145,27 @@ test('an address that the directory has for a namesake is not written', async (t
     lastValidatedAt,
   } as const;
   await storeEmail(stack.db, { ...own, source: 'crm' });
-  const npi = await insertPerson({ first: 'SIMONE', last: 'VARGA' }, place);
+  const npi = await insertPerson(name, place, { practiceState: 'CO' });
   t.is(await lookUp(npi), 'not_found');
+});
+
+test('no address is written if an active clinician in the state has the same name', async (t) => {
+  const domain = takeDomain();
+  const place = takePlace();
+  await insertColleagues(place, domain, fullName);
+  const inColorado = { practiceState: 'CO' };
+  for (const [first, namesake, row, isWritten] of [
+    ['EDDA', { first: 'Edda', last: 'OGRADY' }, inColorado, false],
+    ['FREYA', { first: 'FREYA MARIE', last: "O'GRADY" }, {}, false],
+    ['GRETA', { first: 'GRETA', last: "O'GRADY" }, { practiceState: 'WY' }, true],
+    ['HILDA', { first: 'HILDA', last: "O'GRADY" }, { deactivatedOn: '2026-01-01' }, true],
+    ['INGRID', { first: 'INGA', last: "O'GRADY" }, inColorado, true],
+  ] as const) {
+    await insertPerson(namesake, takePlace(), row);
+    const npi = await insertPerson({ first, last: "O'GRADY" }, place, inColorado);
+    const written = `${first.toLowerCase()}.ogrady@${domain}`;
+    t.is(await lookUp(npi), isWritten ? written : 'not_found', first);
+  }
 });
 
 test('no address is written at a domain that accepts mail for every mailbox', async (t) => {
@@ -149,7 +173,7 @@ test('no address is written at a domain that accepts mail for every mailbox', as
   const place = takePlace();
   await insertColleagues(place, domain, fullName);
   await acceptAll(domain);
-  const npi = await insertPerson({ first: 'SIMONE', last: 'VARGA' }, place);
+  const npi = await insertPerson({ first: 'ODETTE', last: 'HALVORSEN' }, place);
   t.is(await lookUp(npi), 'not_found');
 });
 

@@ -139,6 +139,7 @@ test('vendors are called one after the other until one finds an email', async (t
     'hunter',
   ]);
   t.deepEqual(await attempts('2000000218'), [
+    'pattern: skip (missing pattern)',
     'rocketreach: miss (no_profile)',
     'fullenrich: miss (no_email)',
     'prospeo: miss (no_match)',
@@ -218,7 +219,8 @@ test('the check of a greylisted address is repeated, and its second result is us
 });
 
 test('a response about another person is recorded as evidence but never returned', async (t) => {
-  t.deepEqual((await attempts('2000000226')).slice(0, 2), [
+  t.deepEqual((await attempts('2000000226')).slice(0, 3), [
+    'pattern: skip (missing pattern)',
     'rocketreach: miss (no_profile)',
     'fullenrich: found (identity_mismatch)',
   ]);

@@ -7,7 +7,14 @@ import { importDownload } from '../../../deploy/nppes/importer.ts';
 import { temporaryFolder, withSql } from '../database.ts';
 import { type EnvelopeResponse, eventually } from '../organization.ts';
 import { startStack } from '../stack.ts';
-import { addressOf, type Opinion, spelled, type Trap, writeNppes } from './set.ts';
+import {
+  addressOf,
+  colleagues,
+  type Opinion,
+  spelled,
+  type Trap,
+  writeNppes,
+} from './set.ts';
 import { startWorld } from './world.ts';
 
 /** A configuration of the service. */
@@ -85,6 +92,7 @@ export async function springTraps(
     ...{ rejects: join(folder, 'rejects.csv'), actor: 'test', reason: 'test' },
     output: { line: () => {} },
   });
+  await storeColleagues(stack.databaseUrl);
 
   const client = await stack.organization(traps.length);
   const npis = traps.map(({ npi }) => npi);
@@ -111,6 +119,27 @@ export async function springTraps(
     const careful = carefulDecision(trap, hasVerifier);
     const reason = reasons.get(trap.npi) ?? null;
     return outcomeOf(trap, careful, items.get(trap.npi), reason);
+  });
+}
+
+/** Stores the colleagues' addresses in the directory, as if a verifier had found their mailboxes. */
+async function storeColleagues(url: string): Promise<void> {
+  await withSql(url, async (sql) => {
+    const rows = colleagues().map(({ npi, email }) => ({ npi, email }));
+    const known = { source: 'rocketreach', verdict: 'valid', email_type: 'professional' };
+    const valid = rows.map((row) => ({
+      ...row,
+      ...known,
+      last_validated_at: new Date(),
+    }));
+    await sql`insert into stored_emails ${sql(valid)}`;
+    const checks = rows.map((row) => ({
+      ...row,
+      kind: 'verifier',
+      source: 'reacher',
+      verdict: 'valid',
+    }));
+    await sql`insert into email_checks ${sql(checks)}`;
   });
 }
 

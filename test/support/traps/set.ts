@@ -57,6 +57,8 @@ export interface Trap {
     readonly credential: string;
   };
   readonly practice: string;
+  /** The state in which another clinician with the same name practices. */
+  readonly namesake?: string;
   readonly named: readonly Naming[];
   /** Response of a verifier. Shared mailboxes and mailboxes of strangers are valid. */
   readonly verifier: Mailbox;
@@ -80,7 +82,15 @@ interface Practice {
   readonly state: string;
   /** Null if NPPES does not contain it. */
   readonly domain: string | null;
+  /** The form of the addresses that the directory has for three colleagues. */
+  readonly mailboxes?: keyof typeof WRITERS;
 }
+
+const WRITERS = {
+  'first.last': (first: string, last: string) => `${first}.${last}`,
+  firstlast: (first: string, last: string) => `${first}${last}`,
+  flast: (first: string, last: string) => `${first.charAt(0)}${last}`,
+};
 
 const FOLDER = fileURLToPath(new URL('../../traps/', import.meta.url));
 
@@ -127,6 +137,25 @@ export function nameKey(...parts: readonly unknown[]): string {
     .replace(/[^\p{L}]/gu, '');
 }
 
+const COLLEAGUES = [
+  { first: 'Olivia', last: 'Brandt', credential: 'MD' },
+  { first: 'Peter', last: 'Castellano', credential: 'DO' },
+  { first: 'Ruth', last: 'Dimitrov', credential: 'NP' },
+] as const;
+
+/** Returns the colleagues whose addresses the directory has, at all practices with `mailboxes`. */
+export function colleagues() {
+  return PRACTICES.flatMap(({ name: practice, domain, mailboxes }, index) => {
+    if (mailboxes === undefined) return [];
+    const write = WRITERS[mailboxes];
+    return COLLEAGUES.map((who, n) => {
+      const local = write(who.first, who.last).toLowerCase();
+      const id = npi(60_000_000 + index * COLLEAGUES.length + n);
+      return { npi: id, who, practice, email: `${local}@${domain}` };
+    });
+  });
+}
+
 /** Writes an NPPES download with the people of the traps, for the real importer. */
 export async function writeNppes(traps: readonly Trap[], folder: string): Promise<void> {
   const places = new Map(
@@ -139,10 +168,15 @@ export async function writeNppes(traps: readonly Trap[], folder: string): Promis
     'Last Update Date': '01/15/2026',
     ...places.get(name),
   }));
-  const people = traps.map(({ npi: id, who, practice }) => {
+  const people = [...traps, ...colleagues()].map(({ npi: id, who, practice }) => {
     const place = places.get(practice);
     if (!place) throw new Error(`practices.json has no ${practice}`);
     return personRow(id, { ...rowOf(who), ...place });
+  });
+  const namesakes = traps.flatMap(({ who, namesake: state }, index) => {
+    if (state === undefined) return [];
+    const place = placeOf({ city: 'ELSEWHERE', state }, PRACTICES.length + index);
+    return [personRow(npi(70_000_000 + index), { ...rowOf(who), ...place })];
   });
   const own = traps.flatMap(({ npi: id, email, named }) =>
     named.flatMap((one) => (one.by === 'nppes' ? [endpointRow(id, one.as, email)] : [])),
@@ -152,14 +186,21 @@ export async function writeNppes(traps: readonly Trap[], folder: string): Promis
       ? []
       : [endpointRow(organizationNpi(index), 'OTHERS', `records@${domain}`)],
   );
-  await writeMember(folder, 'npidata', LAST_DAY, [...organizations, ...people]);
+  await writeMember(folder, 'npidata', LAST_DAY, [
+    ...organizations,
+    ...people,
+    ...namesakes,
+  ]);
   await writeMember(folder, 'endpoint', LAST_DAY, [...own, ...shared]);
 }
 
 const LAST_DAY = '20261108';
 const organizationNpi = (index: number) => npi(50_000_000 + index);
 
-function placeOf({ city, state }: Practice, index: number): NppesValues {
+function placeOf(
+  { city, state }: Pick<Practice, 'city' | 'state'>,
+  index: number,
+): NppesValues {
   const at = 'Provider Business Practice Location Address';
   return {
     'Provider First Line Business Practice Location Address': `${200 + index} MAIN STREET`,
