@@ -183,8 +183,15 @@ function createVerifiers(
   return verifiers;
 }
 
-/** @throws {ConfigError} if the policy needs a verifier and there isn't one */
-function policyOf({ verifyPolicy }: Config, verifiers: number): Policy {
+/**
+ * Returns the policy in use.
+ * @param verifiers the number of verifiers with a key or a URL
+ * @throws {ConfigError} if the policy needs a verifier and there isn't one
+ */
+export function policyOf(
+  { verifyPolicy }: Pick<Config, 'verifyPolicy'>,
+  verifiers: number,
+): Policy {
   if (verifiers > 0) return verifyPolicy ?? 'verify-always';
   const policy = verifyPolicy ?? 'vendor-or-verifier';
   if (policy === 'vendor-or-verifier') return policy;

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { POLICIES, type Policy } from '../../../activities/verification/policy.ts';
 import type { EmailType } from '../../../db/words.ts';
 import { loadConfig } from '../../../deploy/config/config.ts';
+import { policyOf } from '../../../deploy/config/sources.ts';
 import { importDownload } from '../../../deploy/nppes/importer.ts';
 import { temporaryFolder, withSql } from '../database.ts';
 import { type EnvelopeResponse, eventually } from '../organization.ts';
@@ -29,8 +30,8 @@ export const DEFAULT: Setup = { name: 'default', policy: null, hasVerifier: true
 
 /** Returns every policy with a verifier, each once, and the default policy without one. */
 export function everySetup(): Setup[] {
-  const { verifyPolicy } = configOf({ REACHER_URL: 'http://127.0.0.1' });
-  const others = POLICIES.filter((policy) => policy !== verifyPolicy);
+  const usual = policyOf(configOf({}), 1);
+  const others = POLICIES.filter((policy) => policy !== usual);
   return [
     { name: 'default, no verifier', policy: null, hasVerifier: false },
     DEFAULT,
@@ -198,54 +199,32 @@ export function scoresOf(
   };
 }
 
-/** All outcomes of one setup. */
-export interface Run {
-  readonly setup: Setup;
-  readonly outcomes: readonly Outcome[];
-}
-
 /**
- * Returns the confusion table: one line per kind, with three scores per setup, and below them the
+ * Returns the confusion table of a setup: one line with three scores per kind, and below them the
  * scores of all kinds, also in percent.
  */
-export function tableOf(runs: readonly Run[]): string[] {
-  const outcomes = runs.flatMap((run) => run.outcomes);
+export function tableOf(outcomes: readonly Outcome[]): string[] {
   const kinds = [...new Set(outcomes.map(({ trap }) => trap.kind))];
-  const names = runs.map(({ setup }, n) => `${n + 1}. ${setup.name}`);
-  const columns = cellsOf(['returned', 'refused', 'type']);
+  const ofKind = (kind: string) => outcomes.filter(({ trap }) => trap.kind === kind);
   return [
-    lineOf('wrongly', names),
-    lineOf('', Array(runs.length).fill(columns)),
-    ...kinds.map((kind) => scoreLineOf(kind, runsOfKind(runs, kind), shareOf)),
-    scoreLineOf('all', runs, shareOf),
-    scoreLineOf('percent', runs, percentOf),
+    lineOf('wrongly', ['returned', 'refused', 'type']),
+    ...kinds.map((kind) => scoreLineOf(kind, ofKind(kind), shareOf)),
+    scoreLineOf('all', outcomes, shareOf),
+    scoreLineOf('percent', outcomes, percentOf),
   ];
-}
-
-function runsOfKind(runs: readonly Run[], kind: string): Run[] {
-  return runs.map(({ setup, outcomes }) => ({
-    setup,
-    outcomes: outcomes.filter(({ trap }) => trap.kind === kind),
-  }));
 }
 
 function scoreLineOf(
   name: string,
-  runs: readonly Run[],
+  outcomes: readonly Outcome[],
   cellOf: (score: Score) => string,
-) {
-  const cells = runs.map(({ outcomes }) =>
-    cellsOf(Object.values(scoresOf(outcomes)).map(cellOf)),
-  );
-  return lineOf(name, cells);
+): string {
+  return lineOf(name, Object.values(scoresOf(outcomes)).map(cellOf));
 }
 
 function lineOf(name: string, cells: readonly string[]): string {
-  return [name.padEnd(24), ...cells.map((cell) => cell.padEnd(24))].join('  ').trimEnd();
+  return [name.padEnd(24), ...cells.map((cell) => cell.padStart(9))].join('');
 }
-
-const cellsOf = (cells: readonly string[]) =>
-  cells.map((cell) => cell.padStart(8)).join('');
 
 function shareOf({ wrong, of }: Score): string {
   return of === 0 ? '–' : `${wrong.length}/${of}`;
