@@ -37,8 +37,6 @@ const PARTICLES: ReadonlySet<string> = new Set(
   'al da das de del della den der di dos du el la las los ten ter van von y'.split(' '),
 );
 
-const MAC_NAMES: ReadonlySet<string> = new Set(readTable('mac-names').flat());
-
 /**
  * Letters that Unicode normalization (NFKD) does not decompose into ASCII letters, with their
  * replacements.
@@ -299,7 +297,6 @@ function caseNameWord(word: string, index: number): string {
 function caseNamePart(part: string): string {
   const lower = part.toLowerCase();
   if (/^mc\p{L}{2}/u.test(lower)) return `Mc${capitalize(lower.slice(2))}`;
-  if (MAC_NAMES.has(lower)) return `Mac${capitalize(lower.slice(3))}`;
   return capitalize(lower);
 }
 

@@ -4,9 +4,7 @@ import { readLines } from '../verification/domains.ts';
  * Reads a list in this folder. Returns the words of each line.
  * @throws if the file is missing
  */
-export function readTable(
-  list: 'nicknames' | 'spellings' | 'credentials' | 'mac-names',
-): string[][] {
+export function readTable(list: 'nicknames' | 'spellings' | 'credentials'): string[][] {
   const lines = readLines(new URL(`./${list}.txt`, import.meta.url));
   return [...lines].map((line) => line.split(' '));
 }

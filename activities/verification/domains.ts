@@ -54,7 +54,7 @@ export function readLines(file: URL): ReadonlySet<string> {
   return new Set(lines.filter((line) => line !== '' && !line.startsWith('#')));
 }
 
-const DISPOSABLE = readList('disposable', 'disposable-more');
+const DISPOSABLE = readList('disposable');
 
 /** Returns true if this domain, or a parent of it, offers disposable mailboxes. */
 export function isDisposable(domain: string): boolean {

@@ -5,8 +5,8 @@ import { buildRoles } from './roles.ts';
 
 // `npm run lists` generates the lists that come from npm packages. Run it after an update of these
 // packages, and review the changes, because the lists decide which addresses we return as a
-// person's own. Lists whose names end with `-more` add entries, and those with `-not` drop some. They
-// and all other lists are edited by hand, and each names its sources.
+// person's own. Lists whose names end with `-more` add entries. They and all other lists are edited by
+// hand, and each names its sources.
 
 interface Source {
   readonly name: string;

@@ -18,13 +18,21 @@ import { isLookalike } from '../../activities/verification/lookalikes.ts';
 const KEPT = readList('personal-more', 'relays');
 const ORGANIZATIONS = readList('organizations');
 
+/** Matches names of services that say that their mailboxes are thrown away. */
+const SAYS_DISPOSABLE =
+  /spam|trash|junk|garbage|muell|müll|fake|false|dispos|burner|discard|dump|anonym|wegwerf|jetable|throwaway|temp-?e?mail|temporar|\d\d-?min|yop(?:mail|web)|mailinator|guerrilla/;
+
 /** Returns the domains of throwaway mailboxes. */
 export function buildDisposable(): readonly string[] {
   // `mailchecker` also lists practices, such as `coastalorthopaedics.com`. So it only decides about
   // domains that `email-providers` lists.
   const throwaway = mailChecker.blacklist();
   const misplaced = providers.filter((domain) => throwaway.has(domain));
-  return normalize([...disposableEmailBlocklistSet(), ...misplaced]).filter(
+  const named = [...providers, ...freeEmailDomains].filter((domain) =>
+    SAYS_DISPOSABLE.test(domainToUnicode(domain)),
+  );
+  const all = [...disposableEmailBlocklistSet(), ...misplaced, ...named];
+  return normalize(all).filter(
     (domain) => !holdsDomain(KEPT, domain) && !holdsDomain(ORGANIZATIONS, domain),
   );
 }
@@ -34,7 +42,7 @@ export function buildDisposable(): readonly string[] {
  * @throws if a domain's name says that it is something else
  */
 export function buildPersonal(disposable: readonly string[]): readonly string[] {
-  const allDisposable = new Set([...disposable, ...readList('disposable-more')]);
+  const allDisposable = new Set(disposable);
   const universities = readUniversities();
   // Subdomains in the second package are machines of companies, such as `bounces.amazon.com`.
   const others = freeEmailDomains.filter(
@@ -68,26 +76,22 @@ function readUniversities(): ReadonlySet<string> {
   return new Set(files.map((name) => name.slice(0, -4).split(sep).reverse().join('.')));
 }
 
-/** Matches names of services that say that their mailboxes are thrown away. */
-const SAYS_DISPOSABLE =
-  /spam|trash|junk|garbage|muell|müll|fake|false|dispos|burner|discard|dump|anonym|wegwerf|jetable|throwaway|temp-?e?mail|temporar|\d\d-?min|yop(?:mail|web)|mailinator|guerrilla/;
 /** Matches names of organizations whose staff have addresses there. */
 const SAYS_ORGANIZATION = /universi[td]|hospital|clinic|medicalcenter|\.gov\b|\.mil\b/;
 
 /**
- * Checks that no name of a personal domain says that it is throwaway mail or an organization. Such
- * names are decided on by hand.
+ * Checks that no name of a personal domain says that it is an organization. Such names are decided on
+ * by hand.
  */
 export function checkNames(personal: readonly string[]): void {
   const named = personal.filter((domain) => {
     const name = domainToUnicode(domain);
-    return SAYS_DISPOSABLE.test(name) || SAYS_ORGANIZATION.test(name);
+    return SAYS_ORGANIZATION.test(name);
   });
   if (named.length === 0) return;
   throw new Error(
     `These domains are not personal by their names: ${named.join(', ')}. Add each to ` +
-      'disposable-more.txt or to organizations.txt. If people have their own mailboxes there, add ' +
-      'it to personal-more.txt.',
+      'organizations.txt or, if people have their own mailboxes there, to personal-more.txt.',
   );
 }
 

@@ -111,7 +111,7 @@ test("vendors get a person's name in mixed case and all states of practice", asy
 const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['SMITH', 'Smith'],
   ['MCDONALD', 'McDonald'],
-  ['MACDONALD', 'MacDonald'],
+  ['MACDONALD', 'Macdonald'],
   ['MACIAS', 'Macias'],
   ['MACK', 'Mack'],
   ["O'BRIEN", "O'Brien"],
