@@ -87,6 +87,7 @@ test("an NPPES import stores a provider's values, except columns that we don't u
     credential: 'MD',
     other_last_name: 'NÉE-HARTIGAN',
     other_first_name: null,
+    former_last_names: [],
     organization_name: null,
     parent_name: null,
     practice_line_1: '12 MAIN STREET',
