@@ -28,8 +28,8 @@ interface Held {
  */
 const SETS: readonly Held[] = [
   { folder: '', returned: 1, refused: 6, type: 0 },
-  { folder: 'exam', returned: 8, refused: 9, type: 1 },
-  { folder: 'exam-2', returned: 9, refused: 6, type: 1 },
+  { folder: 'exam', returned: 8, refused: 8, type: 1 },
+  { folder: 'exam-2', returned: 9, refused: 5, type: 1 },
   { folder: 'exam-3', returned: 0, refused: 3, type: 0 },
   { folder: 'exam-3-others', returned: 7, refused: 0, type: 0 },
 ];
