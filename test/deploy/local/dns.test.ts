@@ -4,16 +4,12 @@ import { once } from 'node:events';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { decode, encode, type Packet } from 'dns-packet';
-import { DNS_TABLE, type DnsServer, startDns } from '../../../deploy/local/dns.ts';
-import { findingOf } from '../../../deploy/local/sim/knowledge.ts';
-import { MAGIC, STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
+import { type DnsServer, startDns } from '../../../deploy/local/dns.ts';
 import {
   CLOSED_DOMAIN,
   DIRECT_DOMAIN,
   FREE_MAIL_DOMAINS,
   PRACTICE_DOMAINS,
-  personOf,
-  SAMPLE_NPIS,
 } from '../../../deploy/local/sim/people.ts';
 
 function resolverOf(server: DnsServer): Resolver {
@@ -34,29 +30,6 @@ test("every simulated domain accepts mail, except the closed practice's", async 
   const closed = await resolver.resolveMx(CLOSED_DOMAIN);
   t.is(closed.length, 1);
   t.like(closed[0], { exchange: '', priority: 0 });
-});
-
-test('the local name server knows the domain of every email address of a magic NPI', async (t) => {
-  const server = await startDns();
-  t.teardown(() => server.close());
-  const resolver = resolverOf(server);
-  const shown = [...MAGIC.keys()].flatMap((npi) =>
-    (['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const).flatMap((vendor) => {
-      const { workEmail, homeEmail } = findingOf(vendor, npi);
-      return [workEmail ?? [], homeEmail ?? []].flat();
-    }),
-  );
-  t.true(shown.length > 15);
-  for (const email of [...shown, ...STORED_EMAILS.map((stored) => stored.email)]) {
-    await t.notThrowsAsync(resolver.resolveMx(email.split('@')[1] ?? ''), email);
-  }
-});
-
-test('the local name server knows the domain of every address in the sample data', async (t) => {
-  const unknown = SAMPLE_NPIS.map(personOf)
-    .flatMap(({ workEmail, homeEmail }) => [workEmail, homeEmail])
-    .filter((email) => !DNS_TABLE.has(email.split('@')[1] ?? ''));
-  t.deepEqual(unknown, []);
 });
 
 test('the local name server has only MX and A records of the domains in its table', async (t) => {

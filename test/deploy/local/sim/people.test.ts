@@ -1,7 +1,6 @@
 import test from 'ava';
 import { VENDORS } from '../../../../activities/vendors/catalogue.ts';
 import { hasNpiCheckDigit } from '../../../../db/providers/npi.ts';
-import { findingOf, shareOf } from '../../../../deploy/local/sim/knowledge.ts';
 import {
   DEACTIVATED_NPIS,
   KNOWN,
@@ -10,10 +9,8 @@ import {
   SUPPRESSED_NPIS,
 } from '../../../../deploy/local/sim/magic.ts';
 import {
-  FREE_MAIL_DOMAINS,
   findPerson,
   personOf,
-  SAMPLE_ENDPOINTS,
   SAMPLE_NPIS,
   SAMPLE_ORGANIZATIONS,
 } from '../../../../deploy/local/sim/people.ts';
@@ -71,13 +68,6 @@ test('each sample practice has a different domain, address, and phone, all ficti
   }
 });
 
-test('an NPI is the same person every time, and no two people share an email address', (t) => {
-  t.deepEqual(personOf('1234567893'), personOf('1234567893'));
-  const people = SAMPLE_NPIS.map(personOf);
-  t.is(distinct(people.map(({ workEmail }) => workEmail)), 500);
-  t.is(distinct(people.map(({ homeEmail }) => homeEmail)), 500);
-});
-
 test('a simulated person is found only by name together with the right employer', (t) => {
   const people = SAMPLE_NPIS.map(personOf);
   const found = (
@@ -102,42 +92,6 @@ test('a simulated person is found only by name together with the right employer'
   t.is(found(tomas, null, 'Orthopedics'), null);
   t.is(found(tomas, 'summitorthopedics.com', null), null);
   t.is(found(tomas, null, '...'), null);
-});
-
-test('every simulated vendor finds work addresses, but only two find personal ones', (t) => {
-  const VENDORS = ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const;
-  for (const npi of SAMPLE_NPIS.filter((one) => !MAGIC.has(one))) {
-    const share = shareOf(npi);
-    const finders = VENDORS.filter((vendor) => findingOf(vendor, npi).known !== 'nobody');
-    if (share === 'nobody') t.deepEqual(finders, []);
-    else
-      t.deepEqual(
-        finders,
-        share === 'personal' ? ['rocketreach', 'fullenrich'] : VENDORS,
-      );
-  }
-});
-
-test("the sample's endpoints contain every difficult case of the real NPPES file", (t) => {
-  const ofType = (type: string) => SAMPLE_ENDPOINTS.filter((one) => one.type === type);
-  t.like(
-    SAMPLE_ENDPOINTS.find(({ npi }) => npi === '2000000150'),
-    { type: 'DIRECT', endpoint: 'sunil.harrow@direct.cedarvalleyclinic-sim.com' },
-  );
-  t.true(
-    ofType('DIRECT').some(({ endpoint }) =>
-      FREE_MAIL_DOMAINS.includes(endpoint.split('@')[1] ?? ''),
-    ),
-  );
-  t.true(ofType('DIRECT').some(({ affiliation }) => affiliation !== null));
-  t.true(ofType('FHIR').every(({ endpoint }) => endpoint.startsWith('https://')));
-  t.true(ofType('OTHERS').some(({ npi }) => ORGANIZATION_IDS.includes(npi)));
-  t.true(ofType('OTHERS').some(({ npi }) => SAMPLE_NPIS.includes(npi)));
-  const known = new Set([...SAMPLE_NPIS, ...ORGANIZATION_IDS]);
-  t.deepEqual(
-    SAMPLE_ENDPOINTS.filter(({ npi }) => !known.has(npi)),
-    [],
-  );
 });
 
 for (const [email, mailbox] of [

@@ -6,7 +6,6 @@ import { createHunter } from '../../../../activities/vendors/hunter.ts';
 import { createProspeo } from '../../../../activities/vendors/prospeo.ts';
 import { createRocketReach } from '../../../../activities/vendors/rocketreach.ts';
 import type { Step, Subject, Vendor } from '../../../../activities/vendors/vendor.ts';
-import { STRANGER } from '../../../../deploy/local/sim/knowledge.ts';
 import { MAGIC } from '../../../../deploy/local/sim/magic.ts';
 import { personOf } from '../../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../../deploy/local/simulator.ts';
@@ -71,40 +70,6 @@ async function ask(vendor: Vendor, subject: Subject): Promise<Step> {
   return step;
 }
 
-const MISS_OF: Readonly<Record<VendorId, object>> = {
-  rocketreach: { kind: 'miss', reason: 'no_profile' },
-  fullenrich: { kind: 'miss', reason: 'no_email' },
-  prospeo: { kind: 'miss', reason: 'no_match' },
-  hunter: { kind: 'miss', reason: 'no_email' },
-};
-
-for (const [npi, vendor] of [
-  ['2000000192', 'fullenrich'],
-  ['2000000200', 'prospeo'],
-  ['2000000218', 'hunter'],
-] as const) {
-  test(`${vendor} is the only simulated vendor that finds an email for the NPI ${npi}`, async (t) => {
-    const vendors = await simulated(t);
-    const { workEmail, first, last } = personOf(npi);
-    for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
-      const step = await ask(vendors[id], subjectOf(npi));
-      t.like(
-        step,
-        id === vendor
-          ? {
-              kind: 'found',
-              candidates: [
-                { email: workEmail, vendorType: 'professional', verdict: 'valid' },
-              ],
-              identity: { name: { kind: 'parts', first, last } },
-            }
-          : MISS_OF[id],
-        id,
-      );
-    }
-  });
-}
-
 test('simulated profiles and jobs are polled until they are complete', async (t) => {
   const { rocketreach, fullenrich, simulator } = await simulated(t);
   await ask(rocketreach, subjectOf('2000000143'));
@@ -117,25 +82,6 @@ test('simulated profiles and jobs are polled until they are complete', async (t)
       'GET /contact/enrich/bulk/*',
     ],
   );
-});
-
-test('the simulated RocketReach rate-limits one call, then finds the person', async (t) => {
-  const { rocketreach } = await simulated(t);
-  const subject = subjectOf('2000000127');
-  t.deepEqual(await ask(rocketreach, subject), {
-    kind: 'retry',
-    why: 'rate_limit',
-    afterMs: 1000,
-  });
-  t.is((await ask(rocketreach, subject)).kind, 'found');
-});
-
-test("a simulated response about another person contains that person's name", async (t) => {
-  const { fullenrich } = await simulated(t);
-  const { first, last } = STRANGER;
-  t.like(await ask(fullenrich, subjectOf('2000000226')), {
-    identity: { name: { first, last } },
-  });
 });
 
 test('lookups without an email, and repeated ones at Prospeo, are free', async (t) => {
@@ -155,25 +101,6 @@ for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
     t.deepEqual(simulator.calls(), [], 'not recorded as calls');
   });
 }
-
-test('a call to a hanging vendor ends when the caller aborts it', async (t) => {
-  const { rocketreach, simulator } = await simulated(t);
-  const controller = new AbortController();
-  const asked = rocketreach.submit(subjectOf('2000000101'), controller.signal);
-  await rocketreach.submit(subjectOf('2000000010'), NEVER);
-  controller.abort(new Error('deadline'));
-  await t.throwsAsync(asked, { message: 'deadline' });
-  t.is(simulator.calls().length, 2);
-});
-
-test('a call to an unreachable vendor is reported as unsent', async (t) => {
-  const { rocketreach, simulator } = await simulated(t);
-  await simulator.close();
-  t.like(await ask(rocketreach, subjectOf('2000000010')), {
-    kind: 'retry',
-    why: 'unsent',
-  });
-});
 
 // The outcome of the identity check for each magic NPI at each vendor of the waterfall.
 
