@@ -1,7 +1,3 @@
-import { once } from 'node:events';
-import { createServer as createHttpsServer } from 'node:https';
-import type { createServer } from 'node:net';
-import { join } from 'node:path';
 import { ApplicationFailure } from '@temporalio/common';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { eq, sql } from 'drizzle-orm';
@@ -9,25 +5,18 @@ import { pino } from 'pino';
 import { createWebhookActivities } from '../../activities/deliver.ts';
 import type { AttemptResult, Message } from '../../activities/webhooks/post.ts';
 import type { Database } from '../../db/connection/client.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { webhookDeliveries } from '../../db/schema.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
 import { resend } from '../../db/webhooks/resends.ts';
-import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.ts';
-import { ensureCertificate } from '../../deploy/local/receiver.ts';
-import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behaviors.ts';
+import type { AttemptReason, WebhookMode } from '../../db/words.ts';
 import { openTestDatabase, travel } from './database.ts';
 import {
-  acceptedIds,
   type Organization,
   openOrganization,
-  RULES,
-  submitCommand,
+  submitAccepted,
   WORKER_RULES,
 } from './organization.ts';
-import { type Behavior, type Receiver, status } from './receiver.ts';
 import { storeEmail } from './stored.ts';
-import { closedPort } from './vendors.ts';
 
 /** The end of one call of the delivery activity. */
 export type Look =
@@ -63,10 +52,7 @@ export async function startDelivering(
     ...{
       npi: KNOWN_NPI,
       email: 'a@clinic.example',
-      emailType: 'professional',
-      source: 'test',
     },
-    lastValidatedAt: new Date(),
   });
   const rules = {
     ...WORKER_RULES,
@@ -106,11 +92,10 @@ export async function startDelivering(
           { length: Math.min(60, count - ids.length) },
           () => KNOWN_NPI,
         );
-        const command = submitCommand(organization, {
+        const { batchId } = await submitAccepted(db, organization, {
           npis,
           webhook: { url, mode: mode === 'unproven' ? 'real-time' : mode },
         });
-        const { batchId } = acceptedIds(await submit(db, command, RULES));
         const rows = await db.drizzle
           .select({ id: webhookDeliveries.id })
           .from(webhookDeliveries)
@@ -211,109 +196,4 @@ export async function logAttempt(
 export function resendOne(db: Database, deliveryId: string) {
   const one = { kind: 'one', deliveryId, owner: null } as const;
   return resend(db, one, { actor: 'test', reason: 'test' });
-}
-
-/** One misbehavior of a receiver, and the end of a delivery to it. */
-export interface Hostility {
-  readonly what: string;
-  readonly url: string;
-  readonly state: DeliveryState;
-  /** The reason of each attempt, in a schedule of two. */
-  readonly reasons: readonly (AttemptReason | null)[];
-}
-
-/**
- * Starts the sixteen known misbehaviors of receivers, on one receiver and three addresses next to
- * it.
- * @param dir a folder for an untrusted certificate
- * @returns the misbehaviors, and a function that stops the started servers
- */
-export async function startHostileReceiver(
-  receiver: Receiver,
-  dir: string,
-): Promise<{
-  readonly hostilities: readonly Hostility[];
-  readonly close: () => Promise<void>;
-}> {
-  const at = (path: string, behavior: Behavior) => {
-    receiver.setBehavior(path, behavior);
-    return `${receiver.url}${path}`;
-  };
-  const { cert, key } = await ensureCertificate(join(dir, 'untrusted'));
-  const untrusted = createHttpsServer({ cert, key }, (_request, response) =>
-    response.end(),
-  );
-  untrusted.on('tlsClientError', () => {});
-  const untrustedPort = await listen(untrusted);
-
-  const delivered = (
-    what: string,
-    behavior: Behavior,
-    reason: AttemptReason | null = null,
-  ): Hostility => ({
-    ...{
-      what,
-      url: at(`/hostile/${what}`, behavior),
-      state: 'delivered',
-      reasons: [reason],
-    },
-  });
-  const recovers = (what: string, first: Behavior, reason: AttemptReason): Hostility => ({
-    ...{
-      what,
-      url: at(`/hostile/${what}`, thenFine(first)),
-      state: 'delivered',
-      reasons: [reason, null],
-    },
-  });
-  const never = (what: string, url: string, reason: AttemptReason): Hostility => ({
-    ...{ what, url, state: 'failed', reasons: [reason, reason] },
-  });
-  return {
-    hostilities: [
-      delivered('200', status(200)),
-      delivered('204', status(204)),
-      recovers('500', status(500), 'http_status'),
-      recovers('503-retry-after', status(503, { 'retry-after': '1' }), 'http_status'),
-      recovers('429', status(429), 'http_status'),
-      recovers('410', status(410), 'http_status'),
-      never(
-        'redirect',
-        at('/hostile/redirect', status(302, { location: receiver.url })),
-        'redirect',
-      ),
-      never('silence', at('/hostile/silence', silence), 'timeout_total'),
-      never('header-drip', at('/hostile/header-drip', headerDrip), 'timeout_total'),
-      delivered('body-drip', bodyDrip, 'body_timeout'),
-      delivered('flood', flood),
-      delivered('gzip-bomb', gzipBomb),
-      recovers('reset', reset, 'reset'),
-      never('bad-tls', `https://127.0.0.1:${untrustedPort}/`, 'tls_certificate'),
-      never('unknown-name', 'https://hook.invalid/', 'dns_not_found'),
-      never('refused', `https://127.0.0.1:${await closedPort()}/`, 'refused'),
-    ],
-    async close() {
-      untrusted.close();
-      untrusted.closeAllConnections();
-      await once(untrusted, 'close');
-    },
-  };
-}
-
-/** Behaves like `first` once, then responds with 200. */
-function thenFine(first: Behavior): Behavior {
-  let calls = 0;
-  return (response, tcp) => {
-    calls += 1;
-    const behave: Behavior = calls === 1 ? first : status(200);
-    behave(response, tcp);
-  };
-}
-
-async function listen(server: ReturnType<typeof createServer>): Promise<number> {
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const address = server.address();
-  if (typeof address !== 'object' || address === null)
-    throw new Error('the server listens on no port');
-  return address.port;
 }
