@@ -41,9 +41,6 @@ test.before(() =>
   storeEmail(api.db, {
     npi: STORED,
     email: 'avery@example.com',
-    emailType: 'professional',
-    source: 'test',
-    lastValidatedAt: new Date(),
   }),
 );
 

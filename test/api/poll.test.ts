@@ -183,12 +183,7 @@ test.serial(
     const client = await api.organization(10);
     const npi = '1234567885';
     const email = 'someone@suppressed.example';
-    const source = {
-      emailType: 'professional',
-      source: 'test',
-      lastValidatedAt: new Date(),
-    } as const;
-    await storeEmail(api.db, { ...source, npi, email });
+    await storeEmail(api.db, { npi, email });
     const { json } = await client.bulk({ npis: [npi] });
     const paths = [`/api/v1/batch/${json.batch_id}`, json.requests[0]?.poll_url ?? ''];
     const domain = { kind: 'domain', value: 'suppressed.example' } as const;

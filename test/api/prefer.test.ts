@@ -206,8 +206,7 @@ test('a stored email is returned in one call, even without a wait', async (t) =>
   const email = 'jo@clinic.example';
   const npi = '2000000028';
   await storeEmail(stack.db, {
-    ...{ npi, email, emailType: 'professional', source: 'test' },
-    lastValidatedAt: new Date(),
+    ...{ npi, email, emailType: 'professional' },
   });
   const { status, json } = await client.single(
     { npi },

@@ -5,9 +5,9 @@ import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
 import {
-  acceptedIds,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -25,13 +25,8 @@ test.before(async () => {
   await storeEmail(db, {
     npi: '1000000001',
     email: 'a@example.com',
-    emailType: 'professional',
-    lastValidatedAt: new Date(),
-    source: 'test',
   });
-  const { requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis }), RULES),
-  );
+  const { requestIds } = await submitAccepted(db, organization, { npis });
   await settle(db, requestIds[2] ?? '', 'failed', 'test', RULES);
   await submit(db, submitCommand(organization, { npis: ['1000000003'] }), RULES);
 });

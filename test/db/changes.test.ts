@@ -2,14 +2,12 @@ import test from 'ava';
 import { endOf, listenForChanges } from '../../db/connection/changes.ts';
 import { openDatabase } from '../../db/connection/client.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import {
-  acceptedIds,
   eventually,
   openOrganization,
   RULES,
-  submitCommand,
+  submitAccepted,
 } from '../support/organization.ts';
 import { startRelay } from '../support/relay.ts';
 
@@ -22,8 +20,9 @@ test('settling a request wakes only clients that wait for it or for its batch', 
   const changes = listenForChanges(db);
   t.teardown(() => changes.close());
   const organization = await openOrganization(db, 10);
-  const command = submitCommand(organization, { npis: ['1000000011', '1000000012'] });
-  const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
+  const { batchId, requestIds } = await submitAccepted(db, organization, {
+    npis: ['1000000011', '1000000012'],
+  });
   const [first = '', second = ''] = requestIds;
   const woken = new Set<string>();
   const note = async (id: string) => {

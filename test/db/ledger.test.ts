@@ -10,6 +10,7 @@ import {
   acceptedIds,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 
@@ -51,10 +52,9 @@ const entriesOf = async (ids: readonly string[]) =>
 
 test('database triggers write the hold, charge, and release of each request', async (t) => {
   const organization = await openOrganization(db, 50);
-  const command = submitCommand(organization, {
+  const { batchId } = await submitAccepted(db, organization, {
     npis: Array.from({ length: 8 }, () => NPI),
   });
-  const { batchId } = acceptedIds(await submit(db, command, RULES));
   const { organizationId } = organization;
   const [accepted, settled] = [
     new Date('2026-01-01T00:00:00Z'),
@@ -224,11 +224,10 @@ test('a final request cannot change, and a started request cannot become "accept
 
 test('a request cannot be completed with an email of a type that was not requested', async (t) => {
   const organization = await openOrganization(db, 10);
-  const command = submitCommand(organization, {
+  const { requestIds } = await submitAccepted(db, organization, {
     npis: [NPI],
     requestedType: 'professional',
   });
-  const { requestIds } = acceptedIds(await submit(db, command, RULES));
   await t.throwsAsync(
     sql`update requests set status = 'completed', email = 'a@b.com', email_type = 'personal',
           email_last_validated_at = now(), settled_at = now() where id = ${requestIds[0] ?? ''}`,
@@ -238,9 +237,9 @@ test('a request cannot be completed with an email of a type that was not request
 
 test('a batch is completed as soon as all of its requests are final, and not before', async (t) => {
   const organization = await openOrganization(db, 10);
-  const { batchId, requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [NPI, NPI, NPI] }), RULES),
-  );
+  const { batchId, requestIds } = await submitAccepted(db, organization, {
+    npis: [NPI, NPI, NPI],
+  });
   const batch = async () =>
     (await sql`select status, completed_count from batches where id = ${batchId}`)[0];
   for (const [index, requestId] of requestIds.entries()) {
@@ -267,11 +266,10 @@ test('a request is added to the usage of a UTC day once, when it becomes final',
     select day::text, requested_type as type, found::int, replayed::int, not_found::int as none,
            failed::int, credits_charged::int as credits
       from daily_usage where organization_id = ${organizationId} order by day`;
-  const command = submitCommand(organization, {
+  const { requestIds } = await submitAccepted(db, organization, {
     npis: [NPI, NPI, NPI],
     requestedType: 'personal',
   });
-  const { requestIds } = acceptedIds(await submit(db, command, RULES));
   const [first = '', second = '', third = ''] = requestIds;
   await sql`update requests set status = 'in-progress', started_at = now() where id = ${first}`;
   t.deepEqual([...(await usage())], [], 'no request is final yet');

@@ -52,8 +52,6 @@ test('a request costs what it cost when it was submitted, even if prices change 
     npi: '2000000010',
     email: 'jo@example.org',
     emailType: 'personal',
-    lastValidatedAt: new Date(),
-    source: 'test',
   });
   t.is(
     (await renewed.settle(db, requestId, 'finished', 'test', RULES)).status,

@@ -29,6 +29,7 @@ import {
   eventually,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -71,13 +72,7 @@ async function waitsFor(table: string, atLeast = 1): Promise<true | null> {
  */
 async function person(npi: string, name: string) {
   const email = `${name}@clinic.example`;
-  const known = {
-    npi,
-    emailType: 'professional',
-    lastValidatedAt: new Date(),
-    source: 'test',
-  } as const;
-  await storeEmail(db, { ...known, email });
+  await storeEmail(db, { npi, email });
   const lookupId = newId('lkp');
   const closed = sql`now(), now()`;
   await run(sql`insert into lookups values (${lookupId}, ${npi}, 'any', ${closed})`);
@@ -101,12 +96,11 @@ async function person(npi: string, name: string) {
   const organization = await openOrganization(db, 10);
   const { organizationId } = organization;
   const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
-  const command = submitCommand(organization, {
+  const { batchId, requestIds } = await submitAccepted(db, organization, {
     npis: [npi, npi],
     webhook,
     customData: '{"ours":1}',
   });
-  const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
   await run(sql`
     with d as (update webhook_deliveries set attempts = 1, state = 'delivered', decided_at = now()
                 where batch_id = ${batchId} returning id)
@@ -224,13 +218,8 @@ test('the append-only privacy register lists erasures, exports, and objections',
 test('erasing an address removes it from all NPIs but keeps their other addresses', async (t) => {
   const { npi, email } = await person('2000030018', 'nora');
   const [neighbor, other] = ['2000030026', 'other@clinic.example'];
-  const known = {
-    emailType: 'professional',
-    lastValidatedAt: new Date(),
-    source: 'test',
-  } as const;
-  await storeEmail(db, { ...known, npi: neighbor, email });
-  await storeEmail(db, { ...known, npi, email: other });
+  await storeEmail(db, { npi: neighbor, email });
+  await storeEmail(db, { npi, email: other });
   t.like(await eraseSubject(db, BY, { email }), {
     suppressions: 1,
     storedEmails: 2,
@@ -238,9 +227,7 @@ test('erasing an address removes it from all NPIs but keeps their other addresse
   });
   t.deepEqual(await rowsWith(email), []);
   const asked = await openOrganization(db, 10);
-  const { batchId } = acceptedIds(
-    await submit(db, submitCommand(asked, { npis: [npi, neighbor] }), RULES),
-  );
+  const { batchId } = await submitAccepted(db, asked, { npis: [npi, neighbor] });
   const envelope = await findEnvelope(db, {
     organizationId: asked.organizationId,
     batchId,
@@ -264,15 +251,7 @@ test('an erased address is not stored again by checks, vendors, or the NPI Regis
   const { npi, email } = await person('2000050032', 'vida');
   await eraseSubject(db, BY, { email });
   const colleague = '2000050040';
-  await storeEmail(db, {
-    ...{
-      npi: colleague,
-      email,
-      emailType: 'professional',
-      lastValidatedAt: new Date(),
-      source: 'test',
-    },
-  });
+  await storeEmail(db, { npi: colleague, email });
   const address = (endpoint: string) =>
     ({ kind: 'OTHERS', endpoint, affiliationName: null }) as const;
   for (const one of [npi, colleague]) {
@@ -454,9 +433,7 @@ test.serial(
     const npi = '2000060015';
     const email = 'late@clinic.example';
     const organization = await openOrganization(db, 10);
-    const { requestIds } = acceptedIds(
-      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
-    );
+    const { requestIds } = await submitAccepted(db, organization, { npis: [npi] });
     const [requestId = ''] = requestIds;
     const { organizationId } = organization;
     const { erasing } = await db.drizzle.transaction(async (tx) => {
@@ -582,14 +559,9 @@ test.serial('an erasure uses indexes on all large tables', async (t) => {
   await storeEmail(world, {
     npi,
     email,
-    emailType: 'professional',
-    lastValidatedAt: new Date(),
-    source: 'test',
   });
   const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
-  const { batchId } = acceptedIds(
-    await submit(world, submitCommand(organization, { npis: [npi], webhook }), RULES),
-  );
+  const { batchId } = await submitAccepted(world, organization, { npis: [npi], webhook });
   await fill(world, batchId);
   await world.close();
 

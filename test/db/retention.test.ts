@@ -22,6 +22,7 @@ import {
   openTestKey,
   RETENTION,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -34,15 +35,13 @@ const NPI = '2000000010';
 /** Makes a paid result with custom_data in a batch of this age. */
 async function responded(ageMs: number) {
   await storeEmail(db, {
-    ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
-    lastValidatedAt: new Date(),
+    ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional' },
   });
   const organization = await openOrganization(db, 10);
-  const command = submitCommand(organization, {
+  const { batchId } = await submitAccepted(db, organization, {
     npis: [NPI],
     customData: '{"order":17}',
   });
-  const { batchId } = acceptedIds(await submit(db, command, RULES));
   await sql.begin(async (tx) => {
     await tx`set local session_replication_role = replica`;
     await tx`update requests set settled_at = now() - make_interval(secs => ${ageMs / 1000}) where batch_id = ${batchId}`;
@@ -94,9 +93,7 @@ test.serial(
       customData: '{"order":17}',
       request: { email: 'a@clinic.example' },
     });
-    const again = acceptedIds(
-      await submit(db, submitCommand(organization, { npis: [NPI] }), RULES),
-    );
+    const again = await submitAccepted(db, organization, { npis: [NPI] });
     const found = await findEnvelope(db, {
       organizationId: organization.organizationId,
       batchId: again.batchId,
@@ -129,13 +126,8 @@ test('results are kept for the whole replay window even if the retention is shor
 test('old evidence except open calls is deleted 1,000 rows at a time, oldest first', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
-  const { batchId, requestIds } = acceptedIds(
-    await submit(
-      db,
-      submitCommand(await openOrganization(db, 1), { npis: [NPI] }),
-      RULES,
-    ),
-  );
+  const organization = await openOrganization(db, 1);
+  const { batchId, requestIds } = await submitAccepted(db, organization, { npis: [NPI] });
   t.truthy(batchId);
   await sql`insert into lookups (id, npi, requested_type, opened_at) values ('lkp_1', ${NPI}, 'any', now())`;
   await sql`insert into email_checks (npi, email, lookup_id, kind, source, verdict, at)
@@ -167,8 +159,9 @@ test('candidates are kept as long as a request of their closed lookup is open', 
   await using database = await openTestDatabase();
   const { db, sql } = database;
   const requestOf = async () => {
-    const command = submitCommand(await openOrganization(db, 10), { npis: [NPI] });
-    return acceptedIds(await submit(db, command, RULES)).requestIds[0] ?? '';
+    const organization = await openOrganization(db, 10);
+    const { requestIds } = await submitAccepted(db, organization, { npis: [NPI] });
+    return requestIds[0] ?? '';
   };
   const [paused, quick] = [await requestOf(), await requestOf()];
   await joinLookups(db, [paused, quick]);
@@ -232,8 +225,9 @@ test('submits of a sandbox are deleted after 30 days, and its balance stays righ
     outcome: 'stored' | 'not_found',
     webhook: SubmitCommand['webhook'] = null,
   ) => {
-    const command = submitCommand(sandbox, { npis: [npi], outcomes: [outcome], webhook });
-    return acceptedIds(await submit(db, command, RULES)).batchId;
+    const over = { npis: [npi], outcomes: [outcome], webhook };
+    const { batchId } = await submitAccepted(db, sandbox, over);
+    return batchId;
   };
   /** Adds an upload that has submitted this batch. */
   const uploaded = async (owner: Organization, batchId: string) => {
@@ -260,8 +254,7 @@ test('submits of a sandbox are deleted after 30 days, and its balance stays righ
       await tx`update daily_usage set day = day - ${days}::int`;
     });
   await storeEmail(db, {
-    ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
-    lastValidatedAt: new Date(),
+    ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional' },
   });
   const paid = submitCommand(live, { npis: [NPI] });
   await uploaded(live, acceptedIds(await submit(db, paid, RULES)).batchId);

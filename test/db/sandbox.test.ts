@@ -25,6 +25,7 @@ import {
   openOrganization,
   openTestKey,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -178,12 +179,8 @@ test('only sandbox requests have a test outcome, and no sandbox request joins a 
 test('erasures and exports leave out the results of sandboxes', async (t) => {
   const npi = '2000000069';
   const sandbox = await openTestKey(db, await openOrganization(db, 0));
-  const [requestId = ''] = acceptedIds(
-    await submit(
-      db,
-      submitCommand(sandbox, { npis: [npi], outcomes: ['stored'] }),
-      RULES,
-    ),
+  const [requestId = ''] = (
+    await submitAccepted(db, sandbox, { npis: [npi], outcomes: ['stored'] })
   ).requestIds;
   const made = async () =>
     (await sql`select email from requests where id = ${requestId}`)[0]?.email;
@@ -199,22 +196,16 @@ test('erasures and exports leave out the results of sandboxes', async (t) => {
 test("sandbox requests cause no address checks and do not appear in an NPI's evidence", async (t) => {
   const npi = '2000000077';
   const live = await openOrganization(db, 10);
-  const fading = {
+  await storeEmail(db, {
     npi,
     email: 'fades@clinic.test',
-    emailType: 'professional',
-    source: 'test',
-  } as const;
-  await storeEmail(db, {
-    ...fading,
     lastValidatedAt: new Date(Date.now() - RULES.freshnessMs + 60_000),
   });
   const listed = async () =>
     (await listFading(db, { ...RULES, leadMs: 3_600_000, limit: 10 })).length;
   const told = async () => (await readEvidence(db, { npi })).chapters.length;
   const accept = async (owner: typeof live, outcomes: readonly ['slow'] | null) =>
-    acceptedIds(await submit(db, submitCommand(owner, { npis: [npi], outcomes }), RULES))
-      .requestIds;
+    (await submitAccepted(db, owner, { npis: [npi], outcomes })).requestIds;
   const [requestId = ''] = await accept(await openTestKey(db, live), ['slow']);
   t.deepEqual([await listed(), await told()], [0, 0]);
   t.is((await readEvidence(db, { requestId })).chapters.length, 1);

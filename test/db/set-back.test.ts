@@ -35,6 +35,7 @@ import {
   joinLookups,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { uploadInParts } from '../support/uploads.ts';
@@ -246,8 +247,9 @@ const WAITS = {
   },
   async 'batches whose workflow was never started'() {
     const organization = await openOrganization(life.db, 10);
-    const command = submitCommand(organization, { npis: [String(nextNpi++)] });
-    const { batchId } = acceptedIds(await submit(life.db, command, RULES));
+    const { batchId } = await submitAccepted(life.db, organization, {
+      npis: [String(nextNpi++)],
+    });
     return async (t) => {
       const listed = await listToStart(life.db, 5 * SECOND, 1000);
       t.true(listed.some((one) => one.batchId === batchId));
@@ -255,8 +257,9 @@ const WAITS = {
   },
   async 'batches whose workflow was started'() {
     const organization = await openOrganization(life.db, 10);
-    const command = submitCommand(organization, { npis: [String(nextNpi++)] });
-    const { batchId } = acceptedIds(await submit(life.db, command, RULES));
+    const { batchId } = await submitAccepted(life.db, organization, {
+      npis: [String(nextNpi++)],
+    });
     await markStarted(life.db, batchId);
     return async (t) => {
       const claimed = await claimUnfinished(life.db, MINUTE, 1000);

@@ -6,14 +6,8 @@ import {
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase, travel } from '../support/database.ts';
-import {
-  acceptedIds,
-  openOrganization,
-  RULES,
-  submitCommand,
-} from '../support/organization.ts';
+import { openOrganization, RULES, submitAccepted } from '../support/organization.ts';
 
 // Tests slots under the rate limits of a source. PostgreSQL's clock is frozen, and only the tests
 // advance it.
@@ -44,10 +38,7 @@ async function requestsOf(count: number): Promise<string[]> {
     const npis = Array.from({ length: Math.min(60, count - ids.length) }, () =>
       String(nextNpi++),
     );
-    ids.push(
-      ...acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES))
-        .requestIds,
-    );
+    ids.push(...(await submitAccepted(db, organization, { npis })).requestIds);
   }
   return ids;
 }

@@ -16,14 +16,12 @@ import { giveBackTurn } from '../../db/lookups/turns.ts';
 import { recordVendorJob } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import {
-  acceptedIds,
   joinLookups,
   openOrganization,
   RULES,
-  submitCommand,
+  submitAccepted,
 } from '../support/organization.ts';
 
 // Tests the admission of calls to a source by several workers at the same time.
@@ -110,8 +108,7 @@ async function requestsOf(
   asked = npis.splice(0, count),
 ): Promise<string[]> {
   const organization = await openOrganization(first, 1000);
-  const command = submitCommand(organization, { npis: asked });
-  return acceptedIds(await submit(first, command, RULES)).requestIds;
+  return (await submitAccepted(first, organization, { npis: asked })).requestIds;
 }
 
 async function askAll(
@@ -335,8 +332,9 @@ test('a greylisted address is not checked before its pause is over, except at th
   t.deepEqual(await next(true), [email, false]);
   // A lookup of another type copies the pause, too.
   const organization = await openOrganization(first, 10);
-  const command = submitCommand(organization, { npis: [npi], requestedType: 'personal' });
-  const [other = ''] = acceptedIds(await submit(first, command, RULES)).requestIds;
+  const [other = ''] = (
+    await submitAccepted(first, organization, { npis: [npi], requestedType: 'personal' })
+  ).requestIds;
   const joined = await joinLookup(first, other);
   await copyKnown(first, { ...known, lookupId: joined?.lookupId ?? '' });
   const [copied] = await first.drizzle.execute(sql`

@@ -9,6 +9,7 @@ import {
   joinLookups,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -35,19 +36,12 @@ test('submits and polls use the same prepared statements for two NPIs as for 60'
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
   const organization = await openOrganization(db, 1000);
-  const stored = {
-    email: 'a@example.com',
-    emailType: 'professional',
-    source: 'test',
-  } as const;
   for (const npi of npisFrom(0, 40)) {
-    await storeEmail(db, { ...stored, npi, lastValidatedAt: new Date() });
+    await storeEmail(db, { npi, email: 'a@example.com' });
   }
   const take = async (npis: string[]) => {
     const webhook = { url: 'https://receiver.example/hook', mode: 'real-time' } as const;
-    const { batchId } = acceptedIds(
-      await submit(db, submitCommand(organization, { npis, webhook }), RULES),
-    );
+    const { batchId } = await submitAccepted(db, organization, { npis, webhook });
     const envelope = await findEnvelope(db, {
       organizationId: organization.organizationId,
       batchId,

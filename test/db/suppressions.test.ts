@@ -36,8 +36,6 @@ async function know(
     npi,
     email,
     emailType,
-    lastValidatedAt: new Date(),
-    source: 'test',
   });
 }
 

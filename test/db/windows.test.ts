@@ -8,6 +8,7 @@ import {
   acceptedIds,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -29,10 +30,8 @@ const EMAIL = {
 /** Opens an organization that was charged for this NPI just now. */
 async function charged(npi: string) {
   const organization = await openOrganization(db, 100_000);
-  await storeEmail(db, { ...EMAIL, npi, lastValidatedAt: new Date() });
-  const { requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
-  );
+  await storeEmail(db, { ...EMAIL, npi });
+  const { requestIds } = await submitAccepted(db, organization, { npis: [npi] });
   return { ...organization, requestId: requestIds[0] ?? '' };
 }
 
@@ -99,9 +98,7 @@ test('submitting an NPI again is free until the last millisecond of the replay w
     const edge = await edgeBefore(behind);
     await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
                where organization_id = ${organization.organizationId}`;
-    const { batchId } = acceptedIds(
-      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
-    );
+    const { batchId } = await submitAccepted(db, organization, { npis: [npi] });
     const [seen] =
       await sql`select status, replayed, settled_at from requests where batch_id = ${batchId}`;
     t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
@@ -119,7 +116,7 @@ test('a result that arrives by the last millisecond of the replay window is free
     await sql`update entitlements set charged_at = '2020-01-01' where organization_id = ${organizationId}`;
     const outcome = await submit(db, submitCommand(organization, { npis: [npi] }), RULES);
     const requestId = acceptedIds(outcome).requestIds[0] ?? '';
-    await storeEmail(db, { ...EMAIL, npi, lastValidatedAt: new Date() });
+    await storeEmail(db, { ...EMAIL, npi });
     await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
                where organization_id = ${organizationId}`;
     await settle(db, requestId, 'finished', 'test', RULES);

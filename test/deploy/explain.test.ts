@@ -10,6 +10,7 @@ import {
   acceptedIds,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -30,9 +31,7 @@ async function lookedUp(npi: string) {
   const requests: { requestId: string; organizationId: string }[] = [];
   for (let n = 0; n < 2; n += 1) {
     const organization = await openOrganization(db, 10);
-    const { requestIds } = acceptedIds(
-      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
-    );
+    const { requestIds } = await submitAccepted(db, organization, { npis: [npi] });
     requests.push({
       requestId: requestIds[0] ?? '',
       organizationId: organization.organizationId,
@@ -90,7 +89,7 @@ async function lookedUp(npi: string) {
     emailType: 'professional',
     source: 'rocketreach',
   } as const;
-  await storeEmail(db, { ...known, lastValidatedAt: new Date() });
+  await storeEmail(db, known);
   for (const { requestId } of requests)
     await settle(db, requestId, 'finished', 'none_valid', RULES);
   return { requests, lookupId, own, bounced, stranger };
@@ -191,9 +190,7 @@ test('explain shows all requests for an NPI, grouped by lookup', async (t) => {
   const npi = '2000030018';
   const { requests, lookupId, own } = await lookedUp(npi);
   const organization = await openOrganization(db, 10);
-  const { requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [npi, npi] }), RULES),
-  );
+  const { requestIds } = await submitAccepted(db, organization, { npis: [npi, npi] });
   await run(
     sql`insert into email_checks (npi, email, kind, source, verdict) values (${npi}, ${own}, 'verifier', 'reacher', 'valid')`,
   );
@@ -229,9 +226,7 @@ test('explain shows all requests for an NPI, grouped by lookup', async (t) => {
 test('explain says whether a request is open, failed, erased, or not charged', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000040017', '2000040025'];
-  const { requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis }), RULES),
-  );
+  const { requestIds } = await submitAccepted(db, organization, { npis });
   const { text } = operatorOn(database.url);
   t.regex(
     await text('explain', requestIds[0] ?? ''),
@@ -298,9 +293,7 @@ test.serial('explain shows waits, terminations, and links', async (t) => {
 test('explain says which rate limit a request waits for, and since when', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000041015', '2000041023'];
-  const { requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis }), RULES),
-  );
+  const { requestIds } = await submitAccepted(db, organization, { npis });
   const limits = { rates: [{ calls: 1, perMs: 600_000 }], dailyCredits: null };
   for (const requestId of requestIds) {
     await admitCall(db, {
@@ -326,12 +319,7 @@ test('explain says which rate limit a request waits for, and since when', async 
 });
 
 test('explain distinguishes a suppressed person from a suppressed address', async (t) => {
-  const known = {
-    email: 'jane@silent.example',
-    emailType: 'professional',
-    source: 'test',
-  } as const;
-  await storeEmail(db, { npi: '2000070014', ...known, lastValidatedAt: new Date() });
+  await storeEmail(db, { npi: '2000070014', email: 'jane@silent.example' });
   await run(
     sql`insert into suppressions (kind, value, origin) values ('domain', 'silent.example', 'operator')`,
   );
@@ -364,9 +352,9 @@ test("the vendors command shows calls, times, costs, breakers, and today's credi
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const organization = await openOrganization(ownDb, 10);
-  const { requestIds } = acceptedIds(
-    await submit(ownDb, submitCommand(organization, { npis: ['2000060015'] }), RULES),
-  );
+  const { requestIds } = await submitAccepted(ownDb, organization, {
+    npis: ['2000060015'],
+  });
   await ownDb.drizzle.execute(sql`
     insert into lookups (id, npi, requested_type, opened_at, closed_at)
     select 'lkp_' || n, '2000060015', 'any', now(), now() from generate_series(1, 23) n`);

@@ -1,14 +1,8 @@
 import test from 'ava';
-import { submit } from '../../db/requests/submit.ts';
 import { createLog } from '../../deploy/log.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
-import {
-  acceptedIds,
-  openOrganization,
-  RULES,
-  submitCommand,
-} from '../support/organization.ts';
+import { openOrganization, submitAccepted } from '../support/organization.ts';
 
 // Tests that output about a workflow links to the Temporal UI if TEMPORAL_UI_URL is set.
 
@@ -34,9 +28,9 @@ test.serial(
   'operator commands print links to the workflows of a batch or an NPI in Temporal',
   async (t) => {
     const organization = await openOrganization(db, 10);
-    const { batchId, requestIds } = acceptedIds(
-      await submit(db, submitCommand(organization, { npis: [NPI] }), RULES),
-    );
+    const { batchId, requestIds } = await submitAccepted(db, organization, {
+      npis: [NPI],
+    });
     const { text, json } = operatorOn(url);
     const show = () => json<{ temporal?: string }>('batch', 'show', batchId);
     t.is((await withUi(true, show)).temporal, `${WORKFLOWS}/${batchId}`);

@@ -3,16 +3,10 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { listAudit } from '../../db/operations/audit.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { claimDelivery } from '../../db/webhooks/attempts.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
-import {
-  acceptedIds,
-  openOrganization,
-  RULES,
-  submitCommand,
-} from '../support/organization.ts';
+import { openOrganization, RULES, submitAccepted } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 const database = freshDatabase(test);
@@ -29,8 +23,7 @@ async function submitted(
   npis: readonly string[],
 ) {
   const webhook = { url: 'https://hooks.example.com/', mode: 'real-time' } as const;
-  const command = submitCommand(organization, { npis, webhook });
-  return acceptedIds(await submit(db, command, RULES));
+  return await submitAccepted(db, organization, { npis, webhook });
 }
 
 test('canceling a batch refunds its open requests and makes their webhooks due', async (t) => {
@@ -63,9 +56,6 @@ test('canceling a batch refunds its open requests and makes their webhooks due',
   await storeEmail(db, {
     npi: '2100000002',
     email: 'late@clinic.example.org',
-    emailType: 'professional',
-    source: 'import',
-    lastValidatedAt: new Date(),
   });
   const late = await settle(db, second, 'finished', 'no_source', RULES);
   t.like(late, { status: 'failed', settledNow: false });

@@ -32,9 +32,6 @@ test.before(() =>
   storeEmail(db, {
     npi: KNOWN,
     email: EMAIL,
-    emailType: 'professional',
-    source: 'import',
-    lastValidatedAt: new Date(),
   }),
 );
 

@@ -1,17 +1,14 @@
 import test from 'ava';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { setBlock } from '../../db/webhooks/blocks.ts';
 import manifest from '../../package.json' with { type: 'json' };
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
-  acceptedIds,
   openOrganization,
   openTestKey,
-  RULES,
-  submitCommand,
+  submitAccepted,
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -108,9 +105,7 @@ test.serial(
     const { organizationId: id, keyId } = organization;
     const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
     for (const npi of ['2000000202', '2000000210', '2000000228']) {
-      acceptedIds(
-        await submit(db, submitCommand(organization, { npis: [npi], webhook }), RULES),
-      );
+      await submitAccepted(db, organization, { npis: [npi], webhook });
       await addSuppression(db, BY, { kind: 'npi', value: npi });
       await setBlock(db, BY, `h${npi}.example`, true);
       await json('keys', 'issue', id, '--name', npi, ...WHY);
@@ -164,15 +159,10 @@ test.serial(
 
 test.serial('batches are listed by organization and by state', async (t) => {
   const [mine, other] = [await openOrganization(db, 5), await openOrganization(db, 5)];
-  const known = {
-    npi: '2000000236',
-    email: 'a@clinic.example',
-    emailType: 'professional',
-    source: 'test',
-  } as const;
-  await storeEmail(db, { ...known, lastValidatedAt: new Date() });
+  const known = { npi: '2000000236', email: 'a@clinic.example' };
+  await storeEmail(db, known);
   const submitted = async (organization: typeof mine, npis: string[]) =>
-    acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES)).batchId;
+    (await submitAccepted(db, organization, { npis })).batchId;
   const open = await submitted(mine, ['2000000244', '2000000251']);
   const done = await submitted(mine, [known.npi]);
   await submitted(other, ['2000000244']);

@@ -28,13 +28,7 @@ let readings: readonly (readonly [
 ])[];
 
 test.before(async () => {
-  const known = {
-    npi: NPI,
-    email: EMAIL,
-    emailType: 'professional',
-    source: 'test',
-  } as const;
-  await storeEmail(db, { ...known, lastValidatedAt: new Date() });
+  await storeEmail(db, { npi: NPI, email: EMAIL });
   const organization = await openOrganization(db, 10);
   const { organizationId } = organization;
   const webhook = { url: 'https://hooks.example/?token=sesame', mode: 'batch' } as const;

@@ -9,10 +9,10 @@ import { withLimits } from '../../deploy/build/alerts.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import {
-  acceptedIds,
   openOrganization,
   openTestKey,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 
@@ -214,10 +214,9 @@ test.serial(
     const organization = await openOrganization(db, 20);
     const { organizationId } = organization;
     await sql`update organizations set name = 'Busy Clinics' where id = ${organizationId}`;
-    const command = submitCommand(organization, {
+    const { requestIds } = await submitAccepted(db, organization, {
       npis: ['2000000401', '2000000419', '2000000427'],
     });
-    const { requestIds } = acceptedIds(await submit(db, command, RULES));
     const other = await openOrganization(db, 20);
     await submit(db, submitCommand(other, { npis: ['2000000435'] }), RULES);
     await sql`update requests set accepted_at = now() - interval '90 s' where status = 'accepted'`;

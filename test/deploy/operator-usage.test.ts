@@ -33,18 +33,14 @@ const UNKNOWN = ['2000000327', '2000000335'];
 const LONG_AGO = ['--since', '2020-01-01T00:00Z'];
 
 test.before(async () => {
-  const known = { source: 'test', lastValidatedAt: new Date() };
   await storeEmail(db, {
     npi: PROFESSIONAL,
     email: 'a@clinic.example',
-    emailType: 'professional',
-    ...known,
   });
   await storeEmail(db, {
     npi: PERSONAL,
     email: 'b@home.example',
     emailType: 'personal',
-    ...known,
   });
 });
 

@@ -39,8 +39,7 @@ test.before(async () => {
   await writeFile(join(folder, 'rows.csv'), `npi,email\n${NPI},${EMAIL}\n`);
   await writeFile(join(folder, CLINICIANS), CLINICIAN_HEADER + clinicianLine({ NPI }));
   sample = await writeSample(folder);
-  const known = { npi: NPI, email: EMAIL, emailType: 'professional' } as const;
-  await storeEmail(db, { ...known, source: 'test', lastValidatedAt: new Date() });
+  await storeEmail(db, { npi: NPI, email: EMAIL });
   const organization = await openOrganization(db, 10);
   const webhook = { url: URL_WITH_TOKEN, mode: 'batch' } as const;
   const command = submitCommand(organization, { npis: [NPI], webhook });

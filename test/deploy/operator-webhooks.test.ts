@@ -9,10 +9,10 @@ import { listDeliveriesToLookAt } from '../../db/webhooks/due.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
-  acceptedIds,
   type Organization,
   openOrganization,
   RULES,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 
@@ -44,9 +44,10 @@ interface Listed {
 async function submitted(organization: Organization, count = 1, settled = true) {
   const npis: string[] = Array(count).fill(NPI);
   const webhook = { url: URL_TEXT, mode: 'real-time' as const };
-  const { batchId, requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis, webhook }), RULES),
-  );
+  const { batchId, requestIds } = await submitAccepted(db, organization, {
+    npis,
+    webhook,
+  });
   for (const requestId of settled ? requestIds : [])
     await settle(db, requestId, 'failed', 'test', RULES);
   const rows = await db.drizzle.execute<{ id: string }>(
@@ -159,16 +160,10 @@ test('resending by id is audited, and ids that cannot be resent are reported', a
   const organization = await openOrganization(db, 10);
   const { ids, batchId } = await failed(organization, 2);
   const [first = '', second = ''] = ids;
-  const open = acceptedIds(
-    await submit(
-      db,
-      submitCommand(organization, {
-        npis: [NPI],
-        webhook: { url: URL_TEXT, mode: 'batch' },
-      }),
-      RULES,
-    ),
-  );
+  const open = await submitAccepted(db, organization, {
+    npis: [NPI],
+    webhook: { url: URL_TEXT, mode: 'batch' },
+  });
   const [waiting] = await db.drizzle.execute<{ id: string }>(
     sql`select id from webhook_deliveries where batch_id = ${open.batchId}`,
   );

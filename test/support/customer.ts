@@ -65,12 +65,7 @@ export function work(
     const some = open.filter(({ npi }) => !holds(npi)).slice(0, 60);
     for (const { npi } of some) {
       const email = emailOf(npi);
-      const known = {
-        emailType: 'professional',
-        lastValidatedAt: new Date(),
-        source: 'test',
-      } as const;
-      if (email) await storeEmail(db, { ...known, npi, email });
+      if (email) await storeEmail(db, { npi, email });
     }
     // Commits all of them together, so that waiting clients are woken only once.
     await transaction(db, async (tx) => {

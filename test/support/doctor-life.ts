@@ -15,6 +15,7 @@ import {
   openOrganization,
   openTestKey,
   RULES,
+  submitAccepted,
   submitCommand,
 } from './organization.ts';
 import { storeEmail } from './stored.ts';
@@ -55,8 +56,6 @@ export async function live(db: Database) {
       npi,
       email: `person-${npi}@clinic.example`,
       emailType,
-      lastValidatedAt: new Date(),
-      source: 'test',
     });
   const end = async (requestId: string | undefined, how: LookupEnd) => {
     await settle(db, requestId ?? '', how, 'no_source', RULES);
@@ -134,11 +133,10 @@ export async function live(db: Database) {
 
   const testKey = await openTestKey(db, organization);
   const outcomes = ['stored', 'replayed', 'slow'] as const;
-  const command = submitCommand(testKey, {
+  const { requestIds: tests } = await submitAccepted(db, testKey, {
     npis: ['2000000184', '2000000192', '2000000200'],
     outcomes,
   });
-  const tests = acceptedIds(await submit(db, command, RULES)).requestIds;
   for (const id of tests) await beginForSandbox(db, id);
 
   return {

@@ -7,10 +7,11 @@ import { createOrganization, setLimit } from '../../db/accounts/organizations.ts
 import type { Database } from '../../db/connection/client.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import type { Retention } from '../../db/requests/retention.ts';
-import type {
-  SubmitCommand,
-  SubmitOutcome,
-  SubmitRules,
+import {
+  type SubmitCommand,
+  type SubmitOutcome,
+  type SubmitRules,
+  submit,
 } from '../../db/requests/submit.ts';
 import { SECRET_KEYS } from './database.ts';
 
@@ -148,6 +149,15 @@ export function acceptedIds(outcome: SubmitOutcome): {
     batchId: response.batch_id,
     requestIds: response.requests.map((one) => one.request_id),
   };
+}
+
+/** Submits as the API does. Returns the IDs of the batch and its requests. */
+export async function submitAccepted(
+  db: Database,
+  organization: Organization,
+  over: Parameters<typeof submitCommand>[1],
+) {
+  return acceptedIds(await submit(db, submitCommand(organization, over), RULES));
 }
 
 /** The envelope, as tests read it. */

@@ -1,16 +1,18 @@
 import type { Database } from '../../db/connection/client.ts';
 import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 
-type Stored = Omit<OwnEmail, 'validatedAt' | 'checked'> & {
-  readonly lastValidatedAt: Date;
-};
+type Stored = Pick<OwnEmail, 'npi' | 'email'> &
+  Partial<Pick<OwnEmail, 'emailType' | 'source'>> & { readonly lastValidatedAt?: Date };
 
 /**
- * Stores one address in the directory like an operator's import, as if it had passed our checks.
+ * Stores one address in the directory like an operator's import, as if it had passed our checks. By
+ * default it is professional, and was validated just now.
  */
 export async function storeEmail(
   db: Database,
-  { lastValidatedAt, ...known }: Stored,
+  { npi, email, emailType = 'professional', source = 'test', lastValidatedAt }: Stored,
 ): Promise<void> {
-  await storeOwnEmails(db, [{ ...known, validatedAt: lastValidatedAt, checked: true }]);
+  const validatedAt = lastValidatedAt ?? new Date();
+  const own = { npi, email, emailType, source, validatedAt, checked: true };
+  await storeOwnEmails(db, [own]);
 }

@@ -2,15 +2,9 @@ import { randomBytes } from 'node:crypto';
 import test from 'ava';
 import { Webhook } from 'standardwebhooks';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { findUpload } from '../../db/uploads/uploads.ts';
 import { testSetting } from '../support/database.ts';
-import {
-  acceptedIds,
-  eventually,
-  RULES,
-  submitCommand,
-} from '../support/organization.ts';
+import { eventually, submitAccepted } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { startedUpload } from '../support/uploads.ts';
@@ -102,8 +96,9 @@ test.serial(
     await stack.clock?.advance(600_000);
     await work();
     // Accepted by an API that died before it started the workflow.
-    const command = submitCommand(client, { npis: npis.splice(0, 1) });
-    const { batchId } = acceptedIds(await submit(stack.db, command, RULES));
+    const { batchId } = await submitAccepted(stack.db, client, {
+      npis: npis.splice(0, 1),
+    });
     await stack.clock?.advance(-600_000);
     await client.completed(batchId);
     await work();

@@ -14,6 +14,7 @@ import {
   openOrganization,
   RULES,
   type SubmitResponse,
+  submitAccepted,
   submitCommand,
 } from '../support/organization.ts';
 import { postUntilResponse, startApiProcess } from '../support/programs.ts';
@@ -192,9 +193,7 @@ async function raceTimeOuts(ledger: Ledger): Promise<number> {
   );
   for (const [index, organization] of organizations.entries()) {
     const npis = times(20, (position) => npiOf(100_000 + index * 20 + position));
-    const { requestIds } = acceptedIds(
-      await submit(pools[0], submitCommand(organization, { npis }), RULES),
-    );
+    const { requestIds } = await submitAccepted(pools[0], organization, { npis });
     // Every other NPI has an email, so that the race includes a charge.
     for (const npi of npis.filter((_, position) => position % 2 === 0)) await found(npi);
     const ends = await Promise.all(
@@ -222,9 +221,6 @@ const found = (npi: string) =>
   storeEmail(pools[0], {
     npi,
     email: 'a@example.com',
-    emailType: 'professional',
-    lastValidatedAt: new Date(),
-    source: 'test',
   });
 
 // Fails without FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second
@@ -317,8 +313,9 @@ test.serial(
       // until the first is settled.
       const organization = await openOrganization(pools[0], storedBefore ? 1 : 60);
       if (storedBefore) await found(npi);
-      const command = submitCommand(organization, { npis: times(60, () => npi) });
-      const { requestIds } = acceptedIds(await submit(pools[0], command, RULES));
+      const { requestIds } = await submitAccepted(pools[0], organization, {
+        npis: times(60, () => npi),
+      });
       await found(npi);
       const settled = await Promise.all(
         requestIds.map((id, index) =>

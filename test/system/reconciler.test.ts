@@ -39,6 +39,7 @@ import {
   openOrganization,
   openTestKey,
   RULES,
+  submitAccepted,
   submitCommand,
   WORKER_RULES,
 } from '../support/organization.ts';
@@ -91,7 +92,7 @@ async function overdue(
   organization: Organization,
   npis: readonly string[],
 ) {
-  const ids = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  const ids = await submitAccepted(db, organization, { npis });
   await query(
     db,
     sql`
@@ -156,9 +157,7 @@ test('the reconciler refunds 2,000 overdue requests while Temporal is down', asy
     }
   }
   const waiting = await openOrganization(db, 1);
-  const { requestIds } = acceptedIds(
-    await submit(db, submitCommand(waiting, { npis: [npiOf(0)] }), RULES),
-  );
+  const { requestIds } = await submitAccepted(db, waiting, { npis: [npiOf(0)] });
   await joinLookups(db, requestIds.slice(0, 1));
 
   const deps = { db, log, control: temporalAway(t), rules: WORKER_RULES };
@@ -201,9 +200,7 @@ test('a worker in another Temporal namespace than the API starts no workflows', 
   await dueAgo(MINUTE);
 
   const organization = await openOrganization(db, 3);
-  const running = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES),
-  );
+  const running = await submitAccepted(db, organization, { npis: [npiOf(0)] });
   await submit(db, submitCommand(organization, { npis: [npiOf(1)] }), RULES);
   await query(
     db,
@@ -255,9 +252,7 @@ test('the reconciler starts all waiting batches, or stops early if Temporal fail
   const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
   for (const npi of times(210, npiOf))
     await submit(db, submitCommand(many, { npis: [npi] }), RULES);
-  const { batchId } = acceptedIds(
-    await submit(db, submitCommand(one, { npis: [npiOf(0)] }), RULES),
-  );
+  const { batchId } = await submitAccepted(db, one, { npis: [npiOf(0)] });
   const sweepWith = async (takes: boolean) => {
     const asked: string[] = [];
     const startBatch = async (batch: { readonly batchId: string }) => {
@@ -514,12 +509,7 @@ test('results, time-outs, and the reconciler together settle each request once',
   const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
   const npis = times(30, npiOf);
   for (const npi of npis.slice(0, 15)) {
-    const known = {
-      emailType: 'professional',
-      source: 'test',
-      lastValidatedAt: new Date(),
-    } as const;
-    await storeEmail(db, { npi, email: `a${npi}@clinic.example`, ...known });
+    await storeEmail(db, { npi, email: `a${npi}@clinic.example` });
     await query(db, sql`update stored_emails set verdict = 'unknown' where npi = ${npi}`);
   }
   const accepted: { organizationId: string; batchId: string; requestIds: string[] }[] =

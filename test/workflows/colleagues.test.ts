@@ -59,9 +59,7 @@ async function insertColleagues(
   ]) {
     const npi = await insertPerson(name, place);
     const email = `${local(name).toLowerCase()}@${domain}`;
-    const lastValidatedAt = new Date();
-    const own = { npi, email, emailType: 'professional', lastValidatedAt } as const;
-    await storeEmail(stack.db, { ...own, source: 'crm' });
+    await storeEmail(stack.db, { npi, email, source: 'crm' });
     await run(sql`
       insert into email_checks (npi, email, kind, source, verdict)
       values (${npi}, ${email}, 'verifier', 'reacher', 'valid')`);
@@ -136,15 +134,8 @@ test('an address that the directory has for a namesake is not written', async (t
   await insertColleagues(place, domain, fullName);
   const name = { first: 'MARISOL', last: 'QUILL' };
   const namesake = await insertPerson(name, takePlace(), { practiceState: 'WY' });
-  const lastValidatedAt = new Date();
   const email = `marisol.quill@${domain}`;
-  const own = {
-    npi: namesake,
-    email,
-    emailType: 'professional',
-    lastValidatedAt,
-  } as const;
-  await storeEmail(stack.db, { ...own, source: 'crm' });
+  await storeEmail(stack.db, { npi: namesake, email, source: 'crm' });
   const npi = await insertPerson(name, place, { practiceState: 'CO' });
   t.is(await lookUp(npi), 'not_found');
 });

@@ -21,9 +21,7 @@ async function store(npi: string, email: string, ageDays: number): Promise<void>
   await storeEmail(stack.db, {
     npi,
     email,
-    emailType: 'professional',
     lastValidatedAt,
-    source: 'test',
   });
 }
 

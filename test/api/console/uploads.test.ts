@@ -206,10 +206,7 @@ test('an upload spends the last credits, says why it stopped, and continues', as
   const visitor = await signedIn(client);
   const npis = ordinaryNpis('found', 5);
   for (const npi of npis) {
-    const known = { npi, email: `p${npi}@clinic.example`, source: 'test' };
-    const lastValidatedAt = new Date();
-    const stored = { ...known, emailType: 'professional', lastValidatedAt } as const;
-    await storeEmail(stack.db, stored);
+    await storeEmail(stack.db, { npi, email: `p${npi}@clinic.example` });
   }
   const draft = await upload(visitor, ['npi', ...npis].join('\n'));
   await start(visitor, draft);
