@@ -17,7 +17,6 @@ import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { removeSuppression } from '../../db/privacy/suppressions.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { submit } from '../../db/requests/submit.ts';
 import type { RequestedType } from '../../db/words.ts';
 import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 import type { VendorResult } from '../../workflows/messages.ts';
@@ -26,12 +25,10 @@ import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
   ASKED,
-  acceptedIds,
   eventually,
   openOrganization,
   RETENTION,
-  RULES,
-  submitCommand,
+  submitAccepted,
   WORKER_RULES,
 } from '../support/organization.ts';
 import { NO_TEMPORAL } from '../support/runtime.ts';
@@ -93,9 +90,10 @@ async function lookUp(
     subjects: createSubjects(db),
   };
   const organization = await openOrganization(db, 10);
-  const { batchId, requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [npi], requestedType }), RULES),
-  );
+  const { batchId, requestIds } = await submitAccepted(db, organization, {
+    npis: [npi],
+    requestedType,
+  });
   const requestId = requestIds[0] ?? '';
   const ids = { requestId, batchId, npi };
   const plan = await createLookupActivities(deps).planLookup({ ...ids, registry: null });
@@ -459,13 +457,6 @@ test('after 180 days, we forget which vendors had no result for an NPI', async (
   t.is(kept?.facts, 0);
 });
 
-test('a vendor whose result we rejected is not called again on the same day', async (t) => {
-  const npi = await person();
-  one.script(npi, () => undated(npi));
-  t.is(await lookUp(npi), 'one not_found none_valid');
-  t.is(await lookUp(npi), REMEMBERED);
-});
-
 for (const [about, step] of [
   ['that our checks rejected', undated],
   ['about another person', () => foundStep('2000000010')],
@@ -485,13 +476,6 @@ for (const [about, step] of [
     t.regex(await lookUp(npi), /^one not_found/);
   });
 }
-
-test('a vendor with a result about another person is not called again on the same day', async (t) => {
-  const npi = await person();
-  one.script(npi, () => foundStep('2000000010'));
-  t.is(await lookUp(npi), 'one not_found identity_mismatch');
-  t.is(await lookUp(npi), REMEMBERED);
-});
 
 test('an address of the wrong type is not verified, and its vendor is not called again', async (t) => {
   const npi = await person();

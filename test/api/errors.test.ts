@@ -321,32 +321,6 @@ test('a 402 says how many credits are missing, and its Idempotency-Key stays unu
   });
 });
 
-test("another organization's id gets exactly the same 404 as an unknown id", async (t) => {
-  const [owner, stranger] = [await api.organization(), await api.organization()];
-  const { batch_id, requests } = (await owner.single({ npi: NPI, custom_data: { a: 1 } }))
-    .json;
-  t.is((await owner.get(`/api/v1/batch/${batch_id}`)).status, 200);
-  const paths = [
-    [
-      'request_not_found',
-      `/api/v1/email/${requests[0]?.request_id}`,
-      `/api/v1/email/${newId('req')}`,
-    ],
-    ['batch_not_found', `/api/v1/batch/${batch_id}`, `/api/v1/batch/${newId('bat')}`],
-  ] as const;
-  for (const [code, foreign, unknown] of paths) {
-    for (const headers of [{}, { 'if-none-match': '*' }, { prefer: 'wait=50' }]) {
-      const [a, b] = [
-        await stranger.get(foreign, headers),
-        await stranger.get(unknown, headers),
-      ];
-      isProblem(t, a, 404, code);
-      t.is(a.text, b.text);
-      t.deepEqual(comparable(a), comparable(b));
-    }
-  }
-});
-
 /** Returns the headers except those that differ between any two responses. */
 function comparable({ headers }: ApiResponse): string[] {
   const own = /^(?:date|connection|keep-alive|x-request-id|ratelimit|x-ratelimit)/;

@@ -164,23 +164,6 @@ test('two equal submits without an Idempotency-Key both create a batch', async (
   t.is(new Set(ids).size, 2);
 });
 
-test('concurrent submits with the same Idempotency-Key create one batch', async (t) => {
-  const client = await api.organization(1000);
-  const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
-  const responses = await Promise.all(
-    bodies.flatMap((body, i) =>
-      Array.from({ length: 10 }, () => send(client, body, `key-${i}`)),
-    ),
-  );
-  for (const [i] of bodies.entries()) {
-    const mine = responses.slice(i * 10, i * 10 + 10);
-    t.true(mine.every(({ status }) => status === 202));
-    t.is(new Set(mine.map(({ text }) => text)).size, 1);
-    t.is(mine.filter(({ headers }) => headers.has('idempotent-replayed')).length, 9);
-  }
-  t.is(await batchesOf(client), 10);
-});
-
 test('if different submits share an Idempotency-Key at the same time, one is accepted', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);

@@ -53,26 +53,6 @@ function says(
   if (reset !== undefined) t.is(Number(s), reset);
 }
 
-test('with a limit of 100, two API processes together admit 100 requests of a key', async (t) => {
-  const client = await api.organization(0, 100);
-  const other = createCaller(second.baseUrl, client.apiKey);
-  const responses = await Promise.all(
-    Array.from({ length: 130 }, (_, i) => credits(i % 2 === 0 ? client : other)),
-  );
-  const admitted = responses.filter(({ status }) => status === 200);
-  t.is(admitted.length, 100);
-  t.deepEqual(
-    admitted
-      .map(({ headers }) => Number(headers.get('x-ratelimit-remaining')))
-      .sort((a, b) => b - a),
-    Array.from({ length: 100 }, (_, i) => 99 - i),
-  );
-  for (const refused of responses.filter(({ status }) => status !== 200)) {
-    t.is(refused.status, 429);
-    says(t, refused, 100, 0);
-  }
-});
-
 test('a 429 says after how many seconds the next request is admitted', async (t) => {
   const client = await api.organization(0, 3);
   const elapsed = await setHits(client, [40.5, 30, 0]);

@@ -136,13 +136,3 @@ test('usage counts only the requests of the own organization', async (t) => {
   };
   t.deepEqual([await failed(own), await failed(other)], [1, 0]);
 });
-
-test('organizations do not share Idempotency-Keys or balances', async (t) => {
-  const key = { 'idempotency-key': 'shared' };
-  const a = await theirs.single({ npi: '2000000028' }, key);
-  const b = await ours.single({ npi: '2000000036' }, key);
-  t.is(b.status, 202);
-  t.not(a.json.batch_id, b.json.batch_id);
-  t.is(b.headers.get('idempotent-replayed'), null);
-  t.is((await ours.credits()).total, 1000);
-});

@@ -1,23 +1,12 @@
 import { once } from 'node:events';
-import { createServer, type Socket } from 'node:net';
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { readSourceStats } from '../../db/lookups/source-stats.ts';
-import { settle } from '../../db/requests/settle.ts';
-import { submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
-import { LOOPBACK } from '../../deploy/ports.ts';
 import { fresh } from '../support/database.ts';
-import {
-  acceptedIds,
-  eventually,
-  openOrganization,
-  RULES,
-  submitCommand,
-} from '../support/organization.ts';
+import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { storeEmail } from '../support/stored.ts';
 import {
   aborted,
   createScriptedVendor,
@@ -40,78 +29,6 @@ const stack = fresh(test, () =>
 function freshNpis(count: number): string[] {
   return npis.splice(0, count);
 }
-
-/**
- * Starts a server that accepts connections but never responds, which is worse for clients than a
- * refusal.
- */
-async function startSilentServer() {
-  const sockets = new Set<Socket>();
-  const server = createServer((socket) => sockets.add(socket.on('error', () => {})));
-  server.listen(0, LOOPBACK);
-  await once(server, 'listening');
-  const address = server.address();
-  return {
-    address: `${LOOPBACK}:${typeof address === 'object' ? address?.port : 0}`,
-    close() {
-      server.close();
-      for (const socket of sockets) socket.destroy();
-    },
-  };
-}
-
-test('a submit while Temporal is down is accepted, and the reconciler starts it later', async (t) => {
-  const silent = await startSilentServer();
-  const own = await startStack({
-    apiTemporalAddress: silent.address,
-    sweepIntervalMs: 1000,
-  });
-  try {
-    const client = await own.organization();
-    const replies = await Promise.all([
-      client.single({ npi: '2000000010' }),
-      client.bulk({ npis: ['2000000036', '2000000044'] }),
-    ]);
-    for (const { status, json } of replies) {
-      t.is(status, 202);
-      t.is((await client.completed(json.batch_id)).batch.status, 'completed');
-    }
-    t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
-  } finally {
-    await own.stop();
-    silent.close();
-  }
-});
-
-test('requests that expire while no worker runs are refunded when a worker starts again', async (t) => {
-  const own = await startStack({ lookupTimeoutMs: 1500, sweepIntervalMs: 1000 });
-  try {
-    await own.stopWorker();
-    const client = await own.organization();
-    const { json } = await client.bulk({
-      npis: ['2000000010', '2000000044'],
-      webhook: { url: `${own.receiver.url}/away` },
-    });
-    t.is((await client.credits()).balance, 998);
-    await eventually(async () => {
-      const [row] = await own.db.drizzle.execute(
-        sql`select 1 from batches where id = ${json.batch_id} and deadline_at < clock_timestamp()`,
-      );
-      return row ?? null;
-    });
-    await own.startWorker();
-    const envelope = await client.completed(json.batch_id);
-    t.deepEqual(
-      envelope.data.map(({ status }) => status),
-      ['failed', 'failed'],
-    );
-    t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
-    await own.client.workflow.getHandle(json.batch_id).result();
-    t.is(own.receiver.deliveries().length, 2);
-  } finally {
-    await own.stop();
-  }
-});
 
 // Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
 // of the deadline.
@@ -168,44 +85,6 @@ test.serial(
   },
 );
 
-test('if a result and a time-out come at once, exactly one of them settles the request', async (t) => {
-  const organization = await openOrganization(stack.db, 100);
-  const wins = { finished: 0, failed: 0 };
-  for (const npi of freshNpis(30)) {
-    const command = submitCommand(organization, { npis: [npi] });
-    const { requestIds } = acceptedIds(await submit(stack.db, command, RULES));
-    const [requestId = ''] = requestIds;
-    const email = `npi${npi}@example.com`;
-    await storeEmail(stack.db, {
-      npi,
-      email,
-      emailType: 'personal',
-      lastValidatedAt: new Date(),
-      source: 'test',
-    });
-    const ends = ['finished', 'failed', 'finished', 'failed'] as const;
-    const settlements = await Promise.all(
-      ends.map((end) => settle(stack.db, requestId, end, 'deadline', RULES)),
-    );
-    t.is(new Set(settlements.map(({ status }) => status)).size, 1);
-    t.is(settlements.filter(({ settledNow }) => settledNow).length, 1);
-    wins[settlements[0]?.status === 'completed' ? 'finished' : 'failed'] += 1;
-  }
-  const [row] = await stack.db.drizzle.execute<{
-    charged: string;
-    released: string;
-    settled: string;
-  }>(sql`
-    select count(*) filter (where kind = 'charge') charged, count(*) filter (where kind = 'release') released,
-           count(distinct request_id) settled
-      from ledger_entries where organization_id = ${organization.organizationId} and kind in ('charge', 'release')`);
-  t.deepEqual(
-    [Number(row?.charged), Number(row?.released), Number(row?.settled)],
-    [wins.finished, wins.failed, 30],
-  );
-  t.log(wins);
-});
-
 // Serial, because starting other stacks at the same time could use up its deadline.
 test.serial('a vendor job is not paid for again after a failed poll', async (t) => {
   const [npi = ''] = freshNpis(1);
@@ -220,39 +99,6 @@ test.serial('a vendor job is not paid for again after a failed poll', async (t) 
   t.is(vendor.asked(npi, 'submit'), 1);
   t.is(vendor.asked(npi, 'poll'), 2);
 });
-
-test.serial(
-  'after 20 simultaneous calls to a vendor fail, all are repeated and succeed',
-  async (t) => {
-    const shaky = createScriptedVendor('shaky');
-    const own = await startStack({ providers: [shaky] });
-    try {
-      const together = freshNpis(20);
-      const allAsked = Promise.withResolvers<void>();
-      let asked = 0;
-      for (const npi of together) {
-        shaky.script(npi, async ({ nth }) => {
-          if (nth > 1) return foundStep(npi);
-          asked += 1;
-          if (asked === together.length) allAsked.resolve();
-          await allAsked.promise;
-          return { kind: 'retry', why: 'upstream', afterMs: null };
-        });
-      }
-      const client = await own.organization();
-      const { json } = await client.bulk({ npis: together });
-      const { data } = await client.completed(json.batch_id);
-      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
-      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
-        sql`select state, era from source_health where source = 'shaky'`,
-      );
-      // The breaker opened once and closed once.
-      t.deepEqual({ ...row }, { state: 'closed', era: 2 });
-    } finally {
-      await own.stop();
-    }
-  },
-);
 
 test.serial(
   'requests complete once a vendor and a verifier recover from an outage',

@@ -2,7 +2,6 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import test, { type ExecutionContext } from 'ava';
-import { sql } from 'drizzle-orm';
 import postgres from 'postgres';
 import { submit } from '../../db/requests/submit.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
@@ -25,8 +24,6 @@ import { ordinaryNpis, serveVendor } from '../support/vendors.ts';
 // lost its connection to Temporal.
 
 const LOOKUP_TIMEOUT_MS = 300_000;
-const FOUND = 20;
-const NOT_FOUND = 10;
 
 // This test needs its own Temporal, because the process uses the same task queue as every
 // deployment.
@@ -46,84 +43,6 @@ const stack = fresh(test, () =>
   }),
 );
 const workers = fresh(test, async () => workerProcesses());
-
-test.serial(
-  'killing a worker during a batch loses nothing and charges nothing twice',
-  async (t) => {
-    const client = await stack.organization(100);
-    const npis = [
-      ...ordinaryNpis('found', FOUND),
-      ...ordinaryNpis('not_found', NOT_FOUND),
-    ];
-    // Few lookups run at once, so that the batch takes long enough on any machine.
-    const worker = await workers.start(stack, { LOOKUP_SLOTS: '5' });
-    const { json } = await client.bulk({
-      npis,
-      webhook: { url: `${stack.receiver.url}/kill` },
-    });
-
-    const counts: number[] = [];
-    const count = async () => {
-      const { completed_count } = (await client.batch(json.batch_id)).batch;
-      counts.push(completed_count);
-      return completed_count;
-    };
-    await eventually(async () => ((await count()) >= 5 ? true : null));
-    process.kill(worker.pid, 'SIGKILL');
-    t.is(await worker.exited, 'signal SIGKILL');
-    t.true((await count()) < npis.length, 'killed in the middle');
-
-    await workers.start(stack);
-    await eventually(async () => ((await count()) === npis.length ? true : null));
-    t.deepEqual(
-      counts,
-      counts.toSorted((a, b) => a - b),
-    );
-    const envelope = await client.batch(json.batch_id);
-    t.is(envelope.batch.status, 'completed');
-    t.deepEqual(
-      envelope.data.map(({ npi, status }) => [npi, status]),
-      npis.map((npi, i) => [npi, i < FOUND ? 'completed' : 'not_found']),
-    );
-    t.deepEqual(await client.credits(), {
-      balance: 100 - FOUND,
-      total: 100,
-      used: FOUND,
-    });
-
-    const entries = await stack.db.drizzle.execute<{
-      status: string;
-      entries: string;
-    }>(sql`
-    select r.status, string_agg(l.kind, '+' order by l.id) entries
-      from requests r join ledger_entries l on l.request_id = r.id
-     where r.batch_id = ${json.batch_id} group by r.id`);
-    t.is(entries.length, npis.length);
-    t.deepEqual(
-      [...new Set(entries.map((row) => `${row.status}: ${row.entries}`))].sort(),
-      ['completed: hold+charge', 'not_found: hold+release'],
-    );
-    for (const npi of npis) {
-      const bought = stack.simulator
-        .calls()
-        .filter(({ subject }) => subject === npi).length;
-      t.true(bought >= 1 && bought <= 2, `${npi} was looked up ${bought} times`);
-    }
-
-    // An attempt that died with the worker is repeated by the delivery's own workflow.
-    await eventually(async () =>
-      (await client.batch(json.batch_id)).webhook?.status === 'delivered' ? true : null,
-    );
-    const bodies = stack.receiver
-      .deliveries()
-      .map(({ body }) => JSON.parse(body).data[0]);
-    t.is(new Set(bodies.map((item) => item.request_id)).size, npis.length);
-    t.deepEqual([...new Set(bodies.map((item) => item.status))].sort(), [
-      'completed',
-      'not_found',
-    ]);
-  },
-);
 
 /**
  * Starts a server in front of the simulated sources. It holds the responses to calls that contain one

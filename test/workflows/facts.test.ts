@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto';
-import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { settle } from '../../db/requests/settle.ts';
@@ -9,7 +8,6 @@ import { WORKFLOWS } from '../../workflows/messages.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import {
-  aborted,
   createScriptedVendor,
   foundStep,
   heldScript,
@@ -225,20 +223,4 @@ test('workflows that are started by hand with unknown IDs fail and call no vendo
   await start(WORKFLOWS.deliver, { deliveryId: 'msg_nobody' });
   await start(WORKFLOWS.batch, {});
   t.is(vendor.asked(npis[0] ?? '', 'submit'), 0);
-});
-
-test('a batch completes after one of its lookups is canceled by hand and refunded', async (t) => {
-  const [open = '', good = ''] = npis.splice(0, 2);
-  vendor.script(open, () => aborted(Context.current().cancellationSignal));
-  vendor.script(good, () => foundStep(good));
-  const client = await stack.organization();
-  const { json } = await client.bulk({ npis: [open, good] });
-  await eventually(async () => (vendor.asked(open, 'submit') > 0 ? true : null));
-  await workflow(json.requests[0]?.request_id).cancel();
-  t.deepEqual(await workflow(json.batch_id).result(), {
-    completed: 1,
-    notFound: 0,
-    failed: 1,
-  });
-  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });

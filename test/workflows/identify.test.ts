@@ -66,44 +66,12 @@ async function lookUp(npi: string) {
   };
 }
 
-test('a lookup of an unknown NPI calls the NPI Registry once, before any vendor', async (t) => {
-  const npi = take();
-  registry.set(npi, () => person(npi));
-  byName.script(npi, () => foundStep(npi));
-  const { requestId, status } = await lookUp(npi);
-  t.is(status, 'completed');
-  const lookup = stack.client.workflow.getHandle(requestId);
-  await lookup.result();
-  const events = countEvents(await lookup.fetchHistory());
-  t.is(events.ActivityTaskScheduled, 3, 'the registry, and two vendors');
-  t.is(events.MarkerRecorded, 2, 'the plan without the registry, and with it');
-});
-
 test('if the NPI Registry is down, vendors that need a name are skipped', async (t) => {
   const npi = take();
   registry.set(npi, () => ({ kind: 'retry', why: 'upstream', afterMs: 60_000 }));
   const { status, reason } = await lookUp(npi);
   t.deepEqual([status, reason], ['failed', 'upstream']);
   t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [1, 0]);
-});
-
-test('a lookup waits for the NPI Registry to recover', async (t) => {
-  const npi = take();
-  let asked = 0;
-  registry.set(npi, () => {
-    asked += 1;
-    return asked === 1 ? { kind: 'retry', why: 'upstream', afterMs: 200 } : person(npi);
-  });
-  byName.script(npi, () => foundStep(npi));
-  t.is((await lookUp(npi)).status, 'completed');
-  t.is(asked, 2);
-});
-
-test('no vendor is called for an NPI that the NPI Registry does not list', async (t) => {
-  const npi = take();
-  const { status, reason } = await lookUp(npi);
-  t.deepEqual([status, reason], ['not_found', 'deactivated']);
-  t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [0, 0]);
 });
 
 test('no vendor is called if the NPI is suppressed while its lookup waits', async (t) => {
@@ -200,24 +168,4 @@ test('an NPI that waits for the NPI Registry does not delay the others of its ba
   isBack = true;
   await client.completed(batch_id);
   t.is(await statusOf(slow), 'completed');
-});
-
-test('canceling a batch that waits for the NPI Registry refunds its requests', async (t) => {
-  const npis = [take(), take()];
-  let asked = 0;
-  for (const npi of npis) {
-    registry.set(npi, () => {
-      asked += 1;
-      return { kind: 'retry', why: 'upstream', afterMs: 100 };
-    });
-  }
-  const { batch_id, workflow, statusOf } = await submitAll(...npis);
-  await eventually(async () => (asked > 0 ? true : null));
-  await workflow.cancel();
-  await t.throwsAsync(workflow.result());
-  t.deepEqual(await Promise.all(npis.map(statusOf)), ['failed', 'failed']);
-  const rows = await stack.db.drizzle.execute(
-    sql`select reason from requests where batch_id = ${batch_id}`,
-  );
-  t.deepEqual([...rows], [{ reason: 'cancelled' }, { reason: 'cancelled' }]);
 });

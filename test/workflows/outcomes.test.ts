@@ -20,7 +20,6 @@ const vendors = {
 };
 const npis = ordinaryNpis('found', 60, 40_000).values();
 const take = () => npis.next().value ?? '';
-const MISS: Step = { kind: 'miss', reason: 'nobody' };
 
 const stack = fresh(test, () =>
   startStack({
@@ -60,75 +59,6 @@ async function lookUp(npi: string, caller = client) {
     atOnce: json.status === 'completed',
   };
 }
-
-test.serial(
-  'a request is not_found only after every vendor has said that it has no result',
-  async (t) => {
-    const npi = take();
-    t.like(await lookUp(npi), { status: 'not_found', reason: 'nobody' });
-    for (const vendor of Object.values(vendors))
-      t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
-  },
-);
-
-test.serial(
-  'a request fails if a vendor rejects our call and no other vendor finds an email',
-  async (t) => {
-    const npi = take();
-    vendors.second.script(npi, () => ({
-      kind: 'fatal',
-      why: 'protocol',
-      field: 'emails[0].status',
-    }));
-    t.like(await lookUp(npi), { status: 'failed', reason: 'protocol: emails[0].status' });
-    t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others are asked all the same');
-  },
-);
-
-test.serial(
-  'a vendor that is rate-limited for too long is called again after the others',
-  async (t) => {
-    const npi = take();
-    vendors.second.script(npi, ({ nth }) => (nth === 1 ? MISS : foundStep(npi)));
-    vendors.first.script(npi, ({ nth }) =>
-      nth === 1 ? { kind: 'retry', why: 'rate_limit', afterMs: 3000 } : foundStep(npi),
-    );
-    t.like(await lookUp(npi), { status: 'completed' });
-    t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others came first');
-    t.is(vendors.first.asked(npi, 'submit'), 2);
-  },
-);
-
-test.serial(
-  'a lookup gives up a vendor that never finishes, and calls the next one',
-  async (t) => {
-    const npi = take();
-    vendors.first.script(npi, () => ({
-      kind: 'pending',
-      jobRef: 'job',
-      pollAfterMs: 500,
-    }));
-    vendors.second.script(npi, () => foundStep(npi));
-    t.like(await lookUp(npi), { status: 'completed' });
-    t.is(vendors.first.asked(npi, 'submit'), 1);
-  },
-);
-
-test.serial(
-  'a request whose vendor has no result at the deadline fails and is refunded',
-  async (t) => {
-    const npi = take();
-    const other = await hasty.organization(10);
-    vendors.first.script(npi, () => ({
-      kind: 'pending',
-      jobRef: 'job',
-      pollAfterMs: 500,
-    }));
-    t.like(await lookUp(npi, other), { status: 'failed' });
-    t.is(vendors.first.asked(npi, 'submit'), 1, 'the job is bought once');
-    t.deepEqual(await other.credits(), { balance: 10, total: 10, used: 0 });
-  },
-);
 
 test.serial(
   'a vendor at its daily credit limit is not called and costs nothing',

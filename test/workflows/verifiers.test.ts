@@ -6,17 +6,14 @@ import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import { readSourceStats } from '../../db/lookups/source-stats.ts';
 import { beginStep } from '../../db/lookups/turns.ts';
-import { submit } from '../../db/requests/submit.ts';
-import { personOf } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import {
-  acceptedIds,
   eventually,
   joinLookups,
   openOrganization,
   RULES,
-  submitCommand,
+  submitAccepted,
 } from '../support/organization.ts';
 import { startApi, startStack, vendorSource } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -200,9 +197,12 @@ test.serial(
     vendor.script(npi, () => foundStep(npi));
     const lastValidatedAt = new Date(Date.now() - 40 * 86_400_000);
     const known = { npi, email: `old${npi}@clinic.example`, lastValidatedAt };
-    await storeEmail(stack.db, { ...known, emailType: 'professional', source: 'test' });
-    const command = submitCommand(await openOrganization(stack.db, 10), { npis: [npi] });
-    const [other = ''] = acceptedIds(await submit(stack.db, command, RULES)).requestIds;
+    await storeEmail(stack.db, { ...known, emailType: 'professional' });
+    const [other = ''] = (
+      await submitAccepted(stack.db, await openOrganization(stack.db, 10), {
+        npis: [npi],
+      })
+    ).requestIds;
     await joinLookups(stack.db, [other]);
     const { freshnessMs } = RULES;
     const longer = { vendor: null, turnMs: 200_000, freshnessMs };
@@ -266,38 +266,6 @@ test.serial(
       select a.state, a.reason from vendor_attempts a join lookups l on l.id = a.lookup_id
        where l.npi = ${same} and l.requested_type = 'any'`);
     t.deepEqual([...attempts], [{ state: 'found', reason: null }], 'known and valid');
-  },
-);
-
-test.serial(
-  'addresses of a spouse or of the office are not returned, and explain says why',
-  async (t) => {
-    const npi = '2000000010';
-    const { first, last, organization } = personOf(npi);
-    const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
-    if (!named) throw new Error('nothing named');
-    const emails = [`hester.${last}`, `dr${last}office`].map((local) =>
-      `${local}@${organization.domain}`.toLowerCase(),
-    );
-    const found = {
-      ...foundStep(npi),
-      identity: {
-        npi,
-        name: { kind: 'full', full: `${first} ${last}` },
-        state: null,
-        employerDomain: null,
-      },
-    };
-    vendor.script(
-      npi,
-      () =>
-        ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step,
-    );
-    t.like(await lookUp(npi), { status: 'not_found' });
-    t.deepEqual(asked, []);
-    const story = await operatorOn(stack.databaseUrl).text('explain', npi);
-    t.regex(story, /rejected as risky \(other_person\)/);
-    t.regex(story, /rejected as risky \(shared\)/);
   },
 );
 

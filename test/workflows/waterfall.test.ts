@@ -1,11 +1,10 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ENDPOINTS } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
-import { type EnvelopeResponse, eventually } from '../support/organization.ts';
+import type { EnvelopeResponse } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -35,7 +34,6 @@ test.before(async () => {
       email,
       emailType: type,
       lastValidatedAt,
-      source: 'test',
     });
   }
   await addSuppression(stack.db, BY, { kind: 'npi', value: SUPPRESSED });
@@ -208,16 +206,6 @@ test('an address listed in NPPES is checked before vendors are called', async (t
   t.deepEqual([...named], [{ email: homeEmail, source: 'nppes' }]);
 });
 
-test('the check of a greylisted address is repeated, and its second result is used', async (t) => {
-  const [row] = await stack.db.drizzle.execute<{ reasons: string }>(sql`
-    select string_agg(source || ' ' || verdict || ' ' || coalesce(reason, ''), ', ' order by id) as reasons
-      from email_checks where npi = '2000000143' and kind in ('verifier', 'verdict')`);
-  t.regex(
-    row?.reasons ?? '',
-    /^reacher unknown greylisted, reacher valid mailbox_ok, service valid mailbox_ok$/,
-  );
-});
-
 test('a response about another person is recorded as evidence but never returned', async (t) => {
   t.deepEqual((await attempts('2000000226')).slice(0, 3), [
     'pattern: skip (missing pattern)',
@@ -254,18 +242,6 @@ test('a vendor that never responds is called again if time remains', async (t) =
   );
 });
 
-test('an address for Direct messages is never returned', async (t) => {
-  const rows = await stack.db.drizzle.execute<{ line: string }>(sql`
-    select verdict || ' ' || reason as line from stored_emails where npi = '2000000150'`);
-  t.deepEqual([...new Set(rows.map(({ line }) => line))], ['invalid direct']);
-});
-
-/** Deletes all that is known about an NPI, as if it had never been looked up. */
-async function forget(npi: string): Promise<void> {
-  await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${npi}`);
-  await forgetMisses(stack.db, BY, npi);
-}
-
 test('NPIs without a result cause no more vendor calls, even for other organizations', async (t) => {
   const npis = Object.keys(EXPECTED).filter((npi) =>
     EXPECTED[npi]?.startsWith('not_found'),
@@ -284,32 +260,4 @@ test('NPIs without a result cause no more vendor calls, even for other organizat
   );
   t.is(usage.balance, 10);
   t.is(calls(), before);
-});
-
-test('the Temporal UI shows which vendors a lookup called, in order', async (t) => {
-  const { json } = await client.single({
-    npi: '2000000218',
-    enrichment_email_type: 'professional',
-  });
-  t.is(json.status, 'completed', 'a replay needs no lookup');
-  const fresh = await stack.organization(10);
-  await forget('2000000218');
-  const reply = (await fresh.single({ npi: '2000000218' })).json;
-  await fresh.completed(reply.batch_id);
-  const details = await eventually(async () => {
-    const handle = stack.client.workflow.getHandle(reply.requests[0]?.request_id ?? '');
-    const { status } = await handle.describe();
-    return status.name === 'COMPLETED' ? await handle.fetchHistory() : null;
-  });
-  const summaries = (details.events ?? [])
-    .filter((event) => event.activityTaskScheduledEventAttributes)
-    .map((event) =>
-      JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')),
-    );
-  t.deepEqual(
-    summaries,
-    ['rocketreach', 'fullenrich', 'prospeo', 'hunter'].map(
-      (id) => `${id} for NPI 2000000218`,
-    ),
-  );
 });

@@ -27,50 +27,6 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('a webhook that gets no 2xx is attempted ten times in three days, and then fails', async (t) => {
-  const { life, receiver } = t.context;
-  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-  const waits: number[] = [];
-  for (;;) {
-    const look = await life.look(id);
-    if (look.kind === 'over') {
-      t.is(look.state, 'failed');
-      break;
-    }
-    t.is(look.why, 'tried');
-    waits.push(look.afterMs);
-    const { state, nextAttemptAt } = await showDelivery(life.db, id);
-    t.is(state, 'pending');
-    t.truthy(nextAttemptAt);
-    await life.time.advance(look.afterMs);
-  }
-  t.is(receiver.calls, 10);
-  t.is(waits.length, 9);
-  for (const [index, wait] of waits.entries()) {
-    const step = SCHEDULE_MS[index + 1] ?? 0;
-    t.true(
-      wait >= 0.8 * step && wait <= 1.2 * step,
-      `${wait} ms after attempt ${index + 1}`,
-    );
-  }
-  const total = waits.reduce((sum, wait) => sum + wait, 0) / HOUR;
-  t.true(total > 0.8 * 75 && total < 1.2 * 76, `${total} h`);
-  const { state, attempts, log, decidedAt, nextAttemptAt } = await showDelivery(
-    life.db,
-    id,
-  );
-  t.like(
-    { state, attempts, nextAttemptAt },
-    { state: 'failed', attempts: 10, nextAttemptAt: null },
-  );
-  t.truthy(decidedAt);
-  t.deepEqual(
-    log.map(({ n, statusCode, reason }) => [n, statusCode, reason]),
-    Array.from({ length: 10 }, (_, index) => [index + 1, 503, 'http_status']),
-  );
-  t.is(log[9]?.responseExcerpt?.toString(), '503\n');
-});
-
 test('Retry-After can extend the wait for the next attempt to twice its usual time', async (t) => {
   const { life, receiver } = t.context;
   receiver.respond = () => responded(429, 1000 * HOUR);
@@ -182,36 +138,6 @@ test('a webhook waits while its organization is suspended, and then continues', 
     JSON.stringify(look),
   );
   t.is(receiver.calls, 2);
-});
-
-test('a webhook whose receiver responds with 410 is retried like after any other error', async (t) => {
-  const { life, receiver } = t.context;
-  receiver.respond = () => responded(410);
-  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-  for (const _step of SCHEDULE_MS.slice(1)) {
-    const look = await life.look(id);
-    if (look.kind === 'over') return t.fail('the delivery ended before its schedule');
-    await life.time.advance(look.afterMs);
-  }
-  receiver.respond = () => responded(204);
-  t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
-  const { log } = await showDelivery(life.db, id);
-  t.deepEqual(
-    log.map(({ statusCode, reason }) => [statusCode, reason]),
-    [...Array.from({ length: 9 }, () => [410, 'http_status']), [204, null]],
-  );
-});
-
-test('a webhook to a blocked IP address fails at once, without retries', async (t) => {
-  const { life, receiver } = t.context;
-  receiver.respond = () => ({ kind: 'failed', reason: 'blocked_address' });
-  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-  t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
-  const { log } = await showDelivery(life.db, id);
-  t.deepEqual(
-    log.map(({ reason }) => reason),
-    ['blocked_address'],
-  );
 });
 
 test('a webhook whose secret cannot be decrypted stays pending, with one log entry', async (t) => {

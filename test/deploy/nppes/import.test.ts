@@ -792,24 +792,6 @@ test('the same NPPES file is not imported again, and --again changes no row', as
   t.is(await versionsOf(sql), before);
 });
 
-test('if a file has several rows for an NPI, the last one is stored', async (t) => {
-  const { folder, imported, sql } = await openNppesWorld(t);
-  const named = (n: number, last: string) =>
-    personRow(npi(n), { 'Provider Last Name (Legal Name)': last });
-  const path = await writeMember(folder, 'npidata', FULL, [
-    named(1, 'FIRST'),
-    named(2, 'X'),
-    named(1, 'LAST'),
-  ]);
-  t.like((await imported(path)).files, {
-    npidata: { read: 3, inserted: 2, repeated: 1 },
-  });
-  t.is(
-    (await sql`select last_name from providers where npi = ${npi(1)}`)[0]?.last_name,
-    'LAST',
-  );
-});
-
 test('a dry run of an import counts the changes without making them', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');

@@ -2,9 +2,7 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { newId } from '../../../db/connection/ids.ts';
 import { fresh } from '../../support/database.ts';
-import { eventually } from '../../support/organization.ts';
-import { status } from '../../support/receiver.ts';
-import { type ApiClient, startApi, startStack } from '../../support/stack.ts';
+import { type ApiClient, startApi } from '../../support/stack.ts';
 
 // Tests the list of an organization's webhook deliveries, and the resend of all failed ones
 // (api/docs/webhooks.md, Deliveries and resends).
@@ -26,9 +24,6 @@ const LONG_AGO = '2020-01-01T00:00:00Z';
 
 /** An API without workers: deliveries stay as the submit left them. */
 const api = fresh(test, startApi);
-const stack = fresh(test, () =>
-  startStack({ webhookScheduleMs: [0], sweepIntervalMs: 1000 }),
-);
 
 const listOf = async (client: ApiClient, query = '') =>
   (await client.get<PageView>(`/api/v1/deliveries${query}`)).json;
@@ -143,21 +138,6 @@ test('a resend of all failed deliveries says when there are more than 500', asyn
      where organization_id = ${client.organizationId}`);
   t.deepEqual((await resend(client, LONG_AGO)).json, { resent: 500, more: true });
   t.deepEqual((await resend(client, LONG_AGO)).json, { resent: 40, more: false });
-});
-
-test('failed deliveries arrive after their resend', async (t) => {
-  const client = await stack.organization();
-  const path = '/all-deliveries/outage';
-  stack.receiver.setBehavior(path, status(500));
-  const webhook = { url: `${stack.receiver.url}${path}` };
-  await client.bulk({ npis: NPIS, webhook });
-  const count = async (state: string) =>
-    (await listOf(client, `?status=${state}`)).deliveries.length;
-  await eventually(async () => ((await count('failed')) === 3 ? true : null));
-  stack.receiver.setBehavior(path, null);
-  t.is((await resend(client, LONG_AGO)).json.resent, 3);
-  await eventually(async () => ((await count('delivered')) === 3 ? true : null));
-  t.pass();
 });
 
 test("another organization's deliveries are neither listed nor resent", async (t) => {

@@ -254,32 +254,3 @@ test('a paused webhook delivery is sent after it is unpaused or resent', async (
   );
   t.is(stack.delivered('/fail/1/unpaused').length, 2);
 });
-
-test('unknown or malformed Temporal queries and updates have no effect on a workflow', async (t) => {
-  const [npi = '', other = ''] = npis.splice(0, 2);
-  const held = heldScript(foundStep(npi));
-  vendor.script(npi, held.script);
-  const client = await stack.organization();
-  const { json } = await client.bulk({
-    npis: [npi, other],
-    webhook: { url: `${stack.receiver.url}/asked` },
-  });
-  const requestId = json.requests[0]?.request_id ?? '';
-  await asked(npi, 'submit');
-  for (const id of [json.batch_id, requestId]) {
-    const handle = stack.workflow(id);
-    await t.throwsAsync(handle.query('nobodyAnswers', null, { more: [1] }));
-    t.truthy(await handle.query('__stack_trace'));
-    const update = { args: [{ status: 'completed', npi }] as [object] };
-    await t.throwsAsync(handle.executeUpdate<void, [object]>('requestSettled', update));
-    await t.throwsAsync(handle.executeUpdate<void, [object]>('nobodyListens', update));
-    await t.throwsAsync(handle.executeUpdate<void, [object]>('', update));
-  }
-  held.release();
-  await stack.workflow(json.batch_id).result();
-  t.deepEqual(
-    stack.delivered('/asked'),
-    [`${npi} completed`, `${other} not_found`].sort(),
-  );
-  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-});

@@ -160,22 +160,6 @@ test.serial(
 );
 
 test.serial(
-  'an operator can reset the workflow of a batch with one NPI to any task',
-  async (t) => {
-    const [npi = ''] = npis.splice(0, 1);
-    const { client, batchId, release } = await heldBatch('/one', { held: npi });
-    await resetWhileRunning(batchId);
-    release();
-    await workflow(batchId).result();
-    await resetWhenOver(batchId);
-    t.deepEqual(delivered('/one'), [`${npi} completed`]);
-    t.is(vendor.asked(npi, 'submit'), 1);
-    t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-    t.deepEqual(await leftOver(stack), []);
-  },
-);
-
-test.serial(
   'an operator can reset a lookup workflow to any task, even after it has ended',
   async (t) => {
     const [slow = '', nobody = ''] = npis.splice(0, 2);
