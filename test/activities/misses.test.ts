@@ -25,6 +25,7 @@ import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
   ASKED,
+  BY,
   eventually,
   openOrganization,
   RETENTION,
@@ -42,8 +43,6 @@ import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 const DAY = 86_400_000;
 const CHECK = `${CHECK_MS} ms`;
 const { db, sql, url } = freshDatabase(test);
-const BY = { actor: 'test', reason: 'test' };
-
 const one = createScriptedVendor('one');
 const other = createScriptedVendor('other');
 let taken = 100_700_000;

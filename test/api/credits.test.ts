@@ -6,12 +6,11 @@ import { createQueues } from '../../api/http/turn-queue.ts';
 import { adjustCredits } from '../../db/accounts/credits.ts';
 import { run } from '../../db/connection/client.ts';
 import { fresh } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { BY, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Tests the ledger of a period, the usage by day and type, and both as files.
 
-const BY = { actor: 'test', reason: 'test' };
 const LEDGER = '/api/v1/credits/ledger';
 const USAGE = '/api/v1/usage';
 const NPIS = ['1234567893', '1234567894', '1234567895', '1234567896'];

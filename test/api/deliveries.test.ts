@@ -11,6 +11,7 @@ import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import {
   type ApiResponse,
+  BY,
   createCaller,
   eventually,
   RULES,
@@ -47,7 +48,6 @@ interface PageView {
 type Caller = ReturnType<typeof createCaller>;
 
 const test = anyTest as TestFn<{ path: string; url: string }>;
-const BY = { actor: 'test', reason: 'test' };
 /** NPIs with a wrong check digit, so that no vendor has to be called. */
 const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
 const ELSEWHERE = { url: 'https://receiver.example/hook' };

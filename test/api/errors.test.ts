@@ -9,6 +9,7 @@ import { freePort } from '../../deploy/ports.ts';
 import { fresh, openEmptyDatabase } from '../support/database.ts';
 import {
   type ApiResponse,
+  BY,
   createCaller,
   eventually,
   grant,
@@ -21,7 +22,6 @@ import { startApi } from '../support/stack.ts';
 const NPI = '1234567893';
 /** A key with the right check characters that was never issued. */
 const UNKNOWN_KEY = 'npe_00000000000000000000000000000044v2zE';
-const BY = { actor: 'test', reason: 'test' };
 const IDS = {
   request_id: newId('req'),
   batch_id: newId('bat'),

@@ -3,7 +3,7 @@ import { adjustCredits } from '../../db/accounts/credits.ts';
 import { newId } from '../../db/connection/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
-import { grant, RULES } from '../support/organization.ts';
+import { BY, grant, RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -30,7 +30,6 @@ interface BatchesView {
   readonly next_cursor: string | null;
 }
 
-const BY = { actor: 'test', reason: 'test' };
 const STORED = '2000000051';
 const LEDGER = '/api/v1/credits/ledger';
 const BATCHES = '/api/v1/batches';

@@ -2,6 +2,7 @@ import test from 'ava';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
 import {
+  BY,
   createCaller,
   eventually,
   grant,
@@ -13,8 +14,6 @@ import { type ApiClient, startApi } from '../support/stack.ts';
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
-const BY = { actor: 'test', reason: 'test' };
-
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
 

@@ -2,13 +2,12 @@ import { register } from '@prometheus-io/client';
 import test from 'ava';
 import { revokeKey } from '../../db/accounts/keys.ts';
 import { freshDatabase } from '../support/database.ts';
-import { eventually, exchange } from '../support/organization.ts';
+import { BY, eventually, exchange } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 import { Visitor } from '../support/visitor.ts';
 
 // Tests the lines of the API's log. Operators need them to investigate a leaked key.
 
-const BY = { actor: 'test', reason: 'test' };
 const { url: databaseUrl } = freshDatabase(test);
 
 interface Line {

@@ -15,7 +15,7 @@ import { newId } from '../../db/connection/ids.ts';
 import { storedEmails } from '../../db/schema.ts';
 import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
-import { type ApiResponse, createCaller, exchange } from '../support/organization.ts';
+import { type ApiResponse, BY, createCaller, exchange } from '../support/organization.ts';
 import { openapi } from '../support/site.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
@@ -36,8 +36,6 @@ const LEDGER = 'GET /api/v1/credits/ledger';
 const USAGE = 'GET /api/v1/usage';
 const NPI = '1234567893';
 const STORED = '2000000051';
-const BY = { actor: 'test', reason: 'test' };
-
 const api = fresh(test, startApi);
 const client = fresh(test, () => api.organization(1000));
 

@@ -11,10 +11,8 @@ import {
 import { reactivateKey, revokeKey } from '../../db/accounts/keys.ts';
 import { transaction } from '../../db/connection/client.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { eventually, exchange } from '../support/organization.ts';
+import { BY, eventually, exchange } from '../support/organization.ts';
 import { type Api, type ApiClient, startApi } from '../support/stack.ts';
-
-const BY = { actor: 'test', reason: 'test' };
 
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));

@@ -3,14 +3,12 @@ import { issueKey } from '../../db/accounts/keys.ts';
 import { addSuppression, removeSuppression } from '../../db/privacy/suppressions.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh, freshDatabase, openTestDatabase, travel } from '../support/database.ts';
-import { createCaller, grant, RULES } from '../support/organization.ts';
+import { BY, createCaller, grant, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Tests the content of both polls, and their ETags, with which a client reads only changed
 // responses.
-
-const BY = { actor: 'test', reason: 'test' };
 
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));

@@ -5,6 +5,7 @@ import { suspendOrganization } from '../../db/accounts/organizations.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
 import {
+  BY,
   type EnvelopeResponse,
   eventually,
   type Organization,
@@ -22,8 +23,6 @@ const stack = fresh(test, startApi);
 const WAIT = { prefer: 'wait=50' };
 const CHANGE = { prefer: 'wait=50, until=change' };
 const NPI = '2000000010';
-const BY = { actor: 'test', reason: 'test' };
-
 test('a poll with Prefer: wait returns as soon as its request is final', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });

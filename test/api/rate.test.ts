@@ -3,12 +3,16 @@ import { issueKey } from '../../db/accounts/keys.ts';
 import { takePlaces } from '../../db/accounts/limits.ts';
 import { setLimit } from '../../db/accounts/organizations.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { type ApiResponse, createCaller, eventually } from '../support/organization.ts';
+import {
+  type ApiResponse,
+  BY,
+  createCaller,
+  eventually,
+} from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Tests the rate limit (DECISIONS.md, Keys and rate) with two API processes on one database.
 
-const BY = { actor: 'test', reason: 'test' };
 const BEGUN = Math.floor(Date.now() / 1000);
 
 const { sql, url: databaseUrl } = freshDatabase(test);

@@ -22,6 +22,7 @@ import { freshDatabase } from '../support/database.ts';
 import {
   ASKED,
   acceptedIds,
+  BY,
   openOrganization,
   openTestKey,
   RULES,
@@ -34,8 +35,6 @@ import { storeEmail } from '../support/stored.ts';
 // organizations.
 
 const { db, sql } = freshDatabase(test);
-const BY = { actor: 'test', reason: 'test' };
-
 const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
 const openLive = async () => (await createOrganization(db, BY, 'Acme')).id;
 const openSandbox = async (owner: string) =>

@@ -16,14 +16,12 @@ import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import type { EmailType } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
-import { RULES } from '../support/organization.ts';
+import { BY, RULES } from '../support/organization.ts';
 import { type Api, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Tests that a suppressed person is not looked up, and that their address is not returned,
 // replayed, or shown.
-
-const BY = { actor: 'test', reason: 'test' };
 
 const api = fresh(test, startApi);
 

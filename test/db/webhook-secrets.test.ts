@@ -20,12 +20,11 @@ import {
   SECRET_KEYS,
 } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
-import { eventually, openOrganization } from '../support/organization.ts';
+import { BY, eventually, openOrganization } from '../support/organization.ts';
 import { endWithThisProcess, programCommand } from '../support/programs.ts';
 
 // Tests the rotation of webhook secrets (DECISIONS.md, Webhooks, signing).
 
-const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
 
 const { db, url, sql: raw } = freshDatabase(test);

@@ -9,6 +9,7 @@ import { listDeliveriesToLookAt } from '../../db/webhooks/due.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
+  BY,
   type Organization,
   openOrganization,
   RULES,
@@ -19,7 +20,6 @@ import {
 // Tests `webhooks`, with which operators see deliveries and send them again. No worker runs here,
 // so resent deliveries stay as the command left them.
 
-const BY = { actor: 'test', reason: 'test' };
 const URL_TEXT = 'https://hooks.example.com/in?token=sesame';
 const NPI = '1000000010';
 

@@ -12,6 +12,7 @@ import { logAttempt } from './deliveries.ts';
 import {
   ASKED,
   acceptedIds,
+  BY,
   openOrganization,
   openTestKey,
   RULES,
@@ -28,7 +29,6 @@ export interface Accepted {
 
 export type Life = Awaited<ReturnType<typeof live>>;
 
-const BY = { actor: 'test', reason: 'test' };
 const URL = 'https://hooks.example/';
 /** Long enough that open requests don't become overdue, even on a slow machine. */
 const LIFE_RULES = { ...RULES, lookupTimeoutMs: 3_600_000 };

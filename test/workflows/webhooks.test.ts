@@ -10,10 +10,7 @@ import {
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
-import {
-  type EnvelopeResponse,
-  eventually,
-} from '../support/organization.ts';
+import { BY, type EnvelopeResponse, eventually } from '../support/organization.ts';
 import { type Behavior, status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -22,7 +19,6 @@ import { ordinaryNpis } from '../support/vendors.ts';
 // Webhooks).
 
 const test = anyTest as TestFn<{ path: string; url: string }>;
-const BY = { actor: 'test', reason: 'test' };
 const SCHEDULE_MS = [0, 100, 200, 300];
 const [FOUND = '', FOUND_TOO = '', KNOWN = ''] = ordinaryNpis('found', 3);
 const [NOBODY = ''] = ordinaryNpis('not_found', 1);
