@@ -37,32 +37,6 @@ test('the Standard Webhooks library accepts our signature of any text', (t) => {
   }
 });
 
-test('while a secret is rotated, a webhook is signed with both the old and the new one', (t) => {
-  const [current, previous] = [newSecret(), newSecret()];
-  const timestamp = now();
-  const signature = sign({
-    id: 'msg_1',
-    timestamp,
-    body: '{}',
-    secrets: [current, previous],
-  });
-  t.is(signature.split(' ').length, 2);
-  const headers = headersOf('msg_1', timestamp, signature);
-  t.notThrows(() => new Webhook(current).verify('{}', headers));
-  t.notThrows(() => new Webhook(previous).verify('{}', headers));
-  t.throws(() => new Webhook(newSecret()).verify('{}', headers));
-});
-
-test("a webhook's signature is invalid if its id, time, or body is changed", (t) => {
-  const secret = newSecret();
-  const timestamp = now();
-  const signature = sign({ id: 'msg_1', timestamp, body: '{}', secrets: [secret] });
-  const webhook = new Webhook(secret);
-  t.throws(() => webhook.verify('{ }', headersOf('msg_1', timestamp, signature)));
-  t.throws(() => webhook.verify('{}', headersOf('msg_2', timestamp, signature)));
-  t.throws(() => webhook.verify('{}', headersOf('msg_1', timestamp + 1, signature)));
-});
-
 test('the error about a malformed webhook secret does not contain the secret', (t) => {
   for (const secret of [
     '',
