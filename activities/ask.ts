@@ -19,7 +19,7 @@ import { logBreaker, outcomeOf, retryLater } from './failures.ts';
 import { type Clock, withHeartbeat } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
 import type { Subjects } from './lookup.ts';
-import { mismatchOf } from './person/identity.ts';
+import { mismatchOf, ownAddresses } from './person/identity.ts';
 import { addsTo, profileOf } from './person/profile.ts';
 import { resultForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
@@ -298,13 +298,24 @@ async function checkFound(
   const { request, source } = conversation;
   const { key, requestedType } = allowed;
   const { npi } = request;
-  const mismatch = mismatchOf(step.identity, npi, subject.person);
-  const profile = step.repeatsInput ? null : profileOf(step.identity, subject.person);
+  const { identity, repeatsInput } = step;
+  const { person } = subject;
+  const own = ownAddresses(step.candidates, identity, person);
+  const mismatch =
+    own.length === 0 ? 'identity_mismatch' : mismatchOf(identity, npi, person);
+  const candidates = mismatch === null ? own : step.candidates;
+  const profile = repeatsInput ? null : profileOf(identity, person);
   await recordResponse(deps, key, step, {
     state: 'found',
     reason: mismatch,
     credits: step.credits ?? key.cost,
-    named: { ...namedIn(step), npi, mismatch, mayStore: source.mayStore, profile },
+    named: {
+      ...namedIn({ repeatsInput, candidates }),
+      npi,
+      mismatch,
+      mayStore: source.mayStore,
+      profile,
+    },
   });
   if (mismatch !== null) return { kind: 'unusable', reason: 'identity_mismatch' };
   let known = subject;
@@ -370,7 +381,10 @@ async function recordResponse(
  * Returns the addresses of a response in normalized form. An address that cannot be parsed stays as
  * the vendor wrote it.
  */
-function namedIn({ repeatsInput, candidates }: FoundStep) {
+function namedIn({
+  repeatsInput,
+  candidates,
+}: Pick<FoundStep, 'repeatsInput' | 'candidates'>) {
   const parsed = candidates.map((candidate) => {
     const email = parseAddress(candidate.email)?.email;
     return email === undefined ? candidate : { ...candidate, email };

@@ -1,5 +1,5 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { GIVEN_NAMES, SURNAMES } from '../verification/own-names.ts';
+import { GIVEN_NAMES, OwnNames, SURNAMES } from '../verification/own-names.ts';
 import { isParticle, nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import {
@@ -25,10 +25,11 @@ const FREQUENT_SURNAMES = new Set([...SURNAMES].slice(0, 10_000));
  *   name, the name is still compared, because sources sometimes guess the NPI of a profile. A given
  *   name on record is enough, or a surname that is nearly equal, because people marry, go by
  *   another first name, and are misspelled.
+ * - A generation that contradicts NPPES is a relative's: Sr. is not Jr. A couple's profile, such as
+ *   `Bill & Sue Ames`, is nobody's.
  * - If the response contains no NPI, the name must agree with NPPES, and no other detail may
- *   contradict it. These details are the state, the generation (`Sr`, `III`), and the middle
- *   name or initial. They are not compared if the response has the requested NPI, because people
- *   move or write their names differently.
+ *   contradict it. These details are the state and the middle name or initial. They are not compared
+ *   if the response has the requested NPI, because people move or write their names differently.
  * - If we do not know the person, only a response with the requested NPI is accepted. A name in a
  *   response is ignored if its surname or its given name is missing.
  *
@@ -45,9 +46,73 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
     if (claimed === null) return 'identity_unknown';
     return null;
   }
+  if (isCouple(identity.name) || hasOtherGeneration(readings, person)) {
+    return 'identity_mismatch';
+  }
   if (claimed !== null && mayBePerson(readings, person)) return null;
   if (claimed === null && isPerson(identity, readings, person)) return null;
   return 'identity_mismatch';
+}
+
+/** Returns true for the name of two people, such as `Bill & Sue Ames`. */
+export function isCouple(name: Identity['name']): boolean {
+  if (name === null) return false;
+  const text = name.kind === 'full' ? name.full : `${name.first} ${name.last}`;
+  return /&|\band\b/i.test(text);
+}
+
+function hasOtherGeneration(readings: readonly Reading[], person: Person): boolean {
+  return readings.some(
+    ({ generation }) =>
+      generation !== null &&
+      person.generation !== null &&
+      generation !== person.generation,
+  );
+}
+
+/**
+ * Returns the addresses of a profile that may be the person's. A profile with another given name may
+ * be a relative's, even if it has the person's NPI: Andrew Howard is not Andrea. Only an address with
+ * the person's whole given name is taken from it.
+ * @param identity of a response that `mismatchOf` accepts
+ */
+export function ownAddresses<T extends { readonly email: string }>(
+  candidates: readonly T[],
+  { name }: Identity,
+  person: Person | null,
+): readonly T[] {
+  if (person === null || person.first === '') return candidates;
+  const own = new OwnNames(person);
+  const readings = readName(name).filter(({ surnameFirst }) => !surnameFirst);
+  const others = readings.map(({ given }) => fullNames(given));
+  const isOther = others.every(
+    (given) =>
+      given.length > 0 && !given.some((one) => own.isGiven(one) || own.isShortForm(one)),
+  );
+  if (readings.length === 0 || !isOther) return candidates;
+  const whole = nameWords(person.first).join('');
+  return candidates.filter(({ email }) => {
+    const letters = email
+      .toLowerCase()
+      .replace(/@.*/, '')
+      .replace(/[^a-z]/g, '');
+    return letters.includes(whole);
+  });
+}
+
+/** The fewest letters that an unlisted short form has, and that it leaves out. */
+const SHORT_FORM = { letters: 4, missing: 3 };
+
+/**
+ * Returns true for a given name of the person, and for a part of it that they may go by: `Seun` for
+ * Oluwaseun. A form that lacks only the ending may be a name for another gender.
+ */
+function isOwnGiven(name: string, { first, middle }: Person, own: OwnNames): boolean {
+  if (own.isGiven(name)) return true;
+  if (name.length < SHORT_FORM.letters || !own.isShortForm(name)) return false;
+  return [...nameWords(first), ...nameWords(middle)].some(
+    (one) => one.includes(name) && one.length - name.length >= SHORT_FORM.missing,
+  );
 }
 
 /** Decides whether a response without an NPI is about the person. */
@@ -136,6 +201,9 @@ function namesAgree(reading: Reading, person: Person): boolean {
   if (kinships.every((kinship) => kinship === 'none')) return false;
   const middle = nameWords(person.middle);
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
+  const [called] = fullNames(reading.given);
+  if (called !== undefined && isOwnGiven(called, person, new OwnNames(person)))
+    return true;
   if (!kinships.includes('same')) return false;
   return record.some(({ given }) => sharesInitial(reading.given[0], given[0]));
 }
@@ -166,14 +234,13 @@ function sharesInitial(one = '', other = ''): boolean {
 }
 
 /**
- * Returns true if the generation or the given names of a response contradict our record. Names do if
- * each side has one that the other side lacks: `John Peter Miller` and `John P Miller` are not John
- * Quincy Miller, but may be John Miller. Only a maiden name may stand in place of our middle name:
+ * Returns true if the given names of a response contradict our record. They do if each side has one
+ * that the other side lacks: `John Peter Miller` and `John P Miller` are not John Quincy Miller, but
+ * may be John Miller. Only a maiden name may stand in place of our middle name:
  * Mary Smith Jones may be Mary Ann Jones, but Maria Lopez Cruz is not Maria Ruiz Cruz.
  */
 function contradicts(reading: Reading, person: Person): boolean {
-  const { generation } = reading;
-  if (generation && person.generation && generation !== person.generation) return true;
+  const own = new OwnNames(person);
   const middle = nameWords(person.middle);
   return recordOf(person).every(({ given, family }) => {
     const kinship = compareSurnames(reading.family, family);
@@ -182,7 +249,9 @@ function contradicts(reading: Reading, person: Person): boolean {
     const between = kinship === 'part' ? reading.middle.filter(mayBeMiddle) : [];
     const said = [...reading.given, ...between];
     const { extra, missing } = compareGiven(said, [...given, ...middle]);
-    const names = extra.filter((name) => !isOurSurname(name, reading, person));
+    const names = extra.filter(
+      (name) => !isOwnGiven(name, person, own) && !isOurSurname(name, reading, person),
+    );
     if (names.length === 0 || missing.length === 0) return false;
     const isMaiden = names.every((name) => between.includes(name) && isSurname(name));
     const isMiddle = missing.every((name) => middle.includes(name) && !isSurname(name));

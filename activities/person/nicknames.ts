@@ -17,11 +17,18 @@ for (const [common = '', ...others] of readTable('spellings')) {
 
 /**
  * Returns the common spelling of a name from another script: `mohammed` for `muhammad` and `md`,
- * `kovalski` for `kovalskiy` and `kovalsky`. A name without other spellings is returned unchanged.
+ * `kovalski` for `kovalsky` and for a woman called `kovalskaya`, `ivanov` for `ivanova`, `petrosian`
+ * for `petrosyan`. A name without other spellings is returned unchanged.
  * @param name folded
  */
 export function commonSpelling(name: string): string {
-  return SPELLINGS.get(name) ?? name.replace(/(?<=\p{L}sk)(?:y|yi|yy|iy|ii|ij)$/u, 'i');
+  return (
+    SPELLINGS.get(name) ??
+    name
+      .replace(/(?<=\p{L}[scz]k)(?:y|yi|yy|iy|ii|ij|a|aya|aia)$/u, 'i')
+      .replace(/(?<=\p{L}{3}(?:ov|ev))a$/u, '')
+      .replace(/(?<=\p{L}{3})yan$/u, 'ian')
+  );
 }
 
 /**

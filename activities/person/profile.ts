@@ -1,14 +1,16 @@
 import type { VendorProfile } from '../../db/lookups/candidates.ts';
-import type { GivenName, Identity, Person, Subject } from '../vendors/vendor.ts';
+import type { Identity, Person, Subject } from '../vendors/vendor.ts';
+import { isCouple } from './identity.ts';
 import { nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
-import { compareSurnames, type Reading, readName } from './readings.ts';
+import { compareSurnames, isNearSurname, type Reading, readName } from './readings.ts';
 import { employerDomainsOf } from './subject.ts';
 
 /**
  * Returns what a vendor's own profile of a person adds to our record. Some people use a name that
- * NPPES does not have: the profile of Dawei Wang may say `David Dawei Wang`. A profile without any
- * of the given names on record adds nothing. It may be a relative's, even if it has our NPI.
+ * NPPES does not have: the profile of Dawei Wang may say `David Dawei Wang`, and that of Ani Sargsyan
+ * `Ani Sarkissyan`. A profile without any of the given names on record adds nothing. It may be a
+ * relative's, even if it has our NPI. So may a couple's.
  * @param identity of a response that is about this person
  * @returns null if it adds nothing
  */
@@ -16,40 +18,51 @@ export function profileOf(
   { name, employerDomain }: Identity,
   person: Person | null,
 ): VendorProfile | null {
-  let givenNames: string | null = null;
+  let added: Pick<VendorProfile, 'givenNames' | 'surname'> = NOTHING;
   if (person !== null && name !== null) {
-    // A couple's profile, such as `John & Karen Miller`.
-    if (/&|\band\b/i.test(fullName(name))) return null;
-    const names = [person, ...person.otherNames];
-    const first = names.flatMap((one) => nameWords(one.first));
-    const known = [...first, ...nameWords(person.middle)];
-    const isKnown = (word: string) => known.some((own) => sameGivenName(word, own));
-    const readings = readName(name).filter(({ given }) => given.some(isKnown));
-    if (readings.length === 0) return null;
-    const surnames = names.map(({ last }) => nameWords(last));
-    const own = readings.find((reading) => isOfFamily(reading, surnames));
-    const added = (own?.given ?? []).filter((word) => word.length > 1 && !isKnown(word));
-    if (added.length > 0) givenNames = added.join(' ');
+    const readings = readName(name).filter((reading) => hasOwnGivenName(reading, person));
+    if (isCouple(name) || readings.length === 0) return null;
+    added = namesIn(readings, person);
   }
-  if (givenNames === null && employerDomain === null) return null;
-  return { givenNames, employerDomain };
+  const profile = { ...added, employerDomain };
+  return Object.values(profile).every((value) => value === null) ? null : profile;
+}
+
+const NOTHING = { givenNames: null, surname: null };
+
+function namesIn(readings: readonly Reading[], person: Person) {
+  const surnames = [person, ...person.otherNames].map(({ last }) => nameWords(last));
+  const inOrder = readings.filter(({ surnameFirst }) => !surnameFirst);
+  const own = inOrder.find(({ family }) =>
+    surnames.some((surname) => compareSurnames(family, surname) === 'same'),
+  );
+  if (own !== undefined) {
+    const isNew = (word: string) => word.length > 1 && !isOwnGivenName(word, person);
+    const givenNames = own.given.filter(isNew).join(' ');
+    return { givenNames: givenNames || null, surname: null };
+  }
+  const near = inOrder.find(({ family }) =>
+    surnames.some((surname) => isNearSurname(family, surname)),
+  );
+  return { givenNames: null, surname: near?.family.join(' ') ?? null };
+}
+
+function hasOwnGivenName({ given }: Reading, person: Person): boolean {
+  return given.some((word) => isOwnGivenName(word, person));
+}
+
+function isOwnGivenName(word: string, person: Person): boolean {
+  const names = [person, ...person.otherNames];
+  const first = names.flatMap((one) => nameWords(one.first));
+  const known = [...first, ...nameWords(person.middle)];
+  return known.some((own) => sameGivenName(word, own));
 }
 
 /** Returns true if a profile has a name or a domain that we did not know before. */
-export function addsTo({ givenNames, employerDomain }: VendorProfile, subject: Subject) {
-  const known = subject.person === null ? [] : subject.person.profileNames;
-  if (nameWords(givenNames).some((name) => !known.includes(name))) return true;
+export function addsTo(profile: VendorProfile, subject: Subject) {
+  const { givenNames, surname, employerDomain } = profile;
+  const { profileNames = [], profileSurnames = [] } = subject.person ?? {};
+  if (nameWords(givenNames).some((name) => !profileNames.includes(name))) return true;
+  if (surname !== null && !profileSurnames.includes(surname)) return true;
   return employerDomain !== null && !employerDomainsOf(subject).includes(employerDomain);
-}
-
-function fullName(name: GivenName): string {
-  return name.kind === 'full' ? name.full : `${name.first} ${name.last}`;
-}
-
-function isOfFamily(
-  { family, surnameFirst }: Reading,
-  surnames: readonly (readonly string[])[],
-): boolean {
-  if (surnameFirst) return false;
-  return surnames.some((surname) => compareSurnames(family, surname) === 'same');
 }

@@ -123,6 +123,7 @@ function personOf(facts: ProviderFacts): Person | null {
     generation: generationIn(facts),
     otherNames: [...otherNamesOf(facts, name), ...restoredNames(facts)],
     profileNames: facts.profiles.flatMap(({ givenNames }) => nameWords(givenNames)),
+    profileSurnames: facts.profiles.flatMap(({ surname }) => surname ?? []),
     practice,
     otherStates: states
       .filter((one) => one !== null)

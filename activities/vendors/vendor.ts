@@ -56,6 +56,8 @@ export interface Person extends PersonName {
    * but they don't identify the person, because a profile may be wrong.
    */
   readonly profileNames: readonly string[];
+  /** Other spellings of the surname in vendors' profiles of the person. */
+  readonly profileSurnames: readonly string[];
   readonly practice: {
     readonly line1: string | null;
     readonly city: string | null;

@@ -2,11 +2,11 @@ import type { Evidence } from '../../db/lookups/checks.ts';
 import { type EmailType, SERVICE } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import { consult } from './consult.ts';
-import { classify, isOpenToAnyone } from './email-type.ts';
+import { isOwnerDoubtful } from './doubts.ts';
+import { classify } from './email-type.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
 import { createMailRoutes, type DnsControl, type MailResolver } from './mx.ts';
-import { testimonyOf } from './patterns.ts';
 import {
   type CatchAllPolicy,
   claimOf,
@@ -18,7 +18,6 @@ import {
   verifierCanHelp,
   type Word,
 } from './policy.ts';
-import type { Address } from './syntax.ts';
 import type { CheckedFor, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
 export interface Decided extends Ruling {
@@ -170,37 +169,6 @@ function checkOwner(candidate: NamedCandidate, whose: Whose) {
   }
   const emailType = classify(address.domain, candidate.vendorType, whose);
   return { kind: 'owned', owner, address, emailType } as const;
-}
-
-/** Matches an employee number, with or without initials: `1042388`, `k204417`. */
-const EMPLOYEE_NUMBER = /^[a-z]{0,3}[0-9]{4,}$/;
-
-/**
- * Returns true if nothing shows that an address belongs to the person. If the local part shows it,
- * the address is only doubtful if the domain's pattern speaks against it and only one source names
- * it.
- *
- * If the local part does not show it, a source must know the person by its own data. At a work
- * domain, such an address is often a department or a colleague. So a second source must name it
- * too, or it must be an employee number, or the domain's pattern must speak for it. This does not
- * apply if NPPES does not have the person, because the source's response then contained the NPI.
- */
-function isOwnerDoubtful(
-  owner: 'person' | 'unclear',
-  { namedBy, repeatsInput }: NamedCandidate,
-  { local, domain }: Address,
-  { person, patterns }: Whose,
-): boolean {
-  const pattern = patterns.find((one) => one.domain === domain);
-  const testimony = pattern ? testimonyOf(local, pattern, person) : null;
-  if (owner === 'person') return testimony === 'against' && namedBy < 2;
-  if (repeatsInput) return true;
-  const isOneSourceEnough =
-    person === null ||
-    isOpenToAnyone(domain) ||
-    EMPLOYEE_NUMBER.test(local) ||
-    testimony === 'for';
-  return namedBy < 2 && !isOneSourceEnough;
 }
 
 function refuse(

@@ -1,6 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { getPublicSuffix, parse } from 'tldts';
 
+/** Matches the domains that only institutions in the United States receive (RFC 1591). */
+export const INSTITUTION = /\.(?:edu|gov|mil)$/;
+
 /**
  * Returns the registrable part of a domain, such as `clinic.co.uk` for `mail.clinic.co.uk`. Only
  * suffixes that ICANN delegates count as suffixes.

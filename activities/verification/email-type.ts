@@ -1,21 +1,32 @@
 import { parse } from 'tldts';
 import type { EmailType } from '../../db/words.ts';
-import { nameWords } from '../person/names.ts';
-import type { Person, Subject } from '../vendors/vendor.ts';
-import { isFreeMail, registrableDomain } from './domains.ts';
+import type { Subject } from '../vendors/vendor.ts';
+import {
+  INSTITUTION,
+  isFreeMail,
+  readLines,
+  readList,
+  registrableDomain,
+} from './domains.ts';
+import { OwnNames } from './own-names.ts';
+import { type Kind, readPieces } from './pieces.ts';
 
 const ALUMNI = /(?:^|\.)(?:alum|[^.]*alumni)(?:\.|$)/;
-const INSTITUTION = /\.(?:edu|gov|mil)$/;
-/** The shortest surname that is searched in a domain. Shorter ones occur there by chance. */
-const MIN_SURNAME = 4;
+/** Suffixes under which practices have domains. */
+const CARE_SUFFIX =
+  /\.(?:care|clinic|dental|dentist|doctor|health|hospital|md|surgery|vision)$/;
+const PRACTICE_WORDS = readLines(
+  new URL('../person/practice-words.txt', import.meta.url),
+);
+const TRADES = readList('trades');
 
 /**
  * Returns the email type that follows from the domain of an address. Listed domains of free mail
  * and internet access are always personal. So are alumni domains, which are free mail for life. The
  * employer's own domain is professional, and so are `.edu`, `.gov`, and `.mil`, which only
  * institutions in the United States receive (RFC 1591). Vendors call addresses at large health
- * systems personal, so their word counts only for a domain with the person's surname, such as
- * `hartley-family.net`. A family's domain, such as `thehartleys.net`, is personal even without it.
+ * systems personal, so their word counts only for a domain with the person's names and nothing else,
+ * such as `hartley.net`. A family's domain, such as `thehartleys.net`, is personal even without it.
  * All other domains are professional.
  * @param domain in the form that `parseAddress` returns
  */
@@ -25,35 +36,80 @@ export function classify(
   { person, organization }: Pick<Subject, 'person' | 'organization'>,
 ): EmailType {
   if (isOpenToAnyone(domain)) return 'personal';
-  if (INSTITUTION.test(domain)) return 'professional';
+  if (INSTITUTION.test(domain) || isEmployers(domain, organization))
+    return 'professional';
+  const named = person === null ? null : readNamedDomain(domain, new OwnNames(person));
+  if (named === 'family') return 'personal';
+  if (named === 'person' && vendorType === 'personal') return 'personal';
+  return 'professional';
+}
+
+/** Returns true for the domain of the person's likeliest employer, and for hosts below it. */
+export function isEmployers(
+  domain: string,
+  organization: Subject['organization'],
+): boolean {
   const employerDomain = organization?.domain ?? null;
-  if (employerDomain !== null) {
-    const isEmployers = registrableDomain(domain) === registrableDomain(employerDomain);
-    if (isEmployers) return 'professional';
-  }
-  if (person === null) return 'professional';
-  const label = labelOf(domain);
-  const surnames = surnamesOf(person);
-  if (surnames.some((surname) => label === `the${surname}s`)) return 'personal';
-  if (vendorType !== 'personal') return 'professional';
-  return surnames.some((surname) => label.includes(surname))
-    ? 'personal'
-    : 'professional';
+  if (employerDomain === null) return false;
+  return registrableDomain(domain) === registrableDomain(employerDomain);
+}
+
+/**
+ * The kind of a domain that has the person's surname in its name:
+ * - `family`: `thehartleys.net`, `hartley-family.net`
+ * - `practice`: `hartleydental.com`, `drhartley.com`, `hartley.clinic`
+ * - `person`: `hartley.net`, `janehartley.com`
+ * - `business`: the surname with any other word, such as `hartleyroofing.com`. Its owner may be
+ *   anybody with this surname.
+ */
+export type NamedDomain = 'family' | 'practice' | 'person' | 'business';
+
+/** The fewest unknown letters next to a surname that may be a trade, such as `law`. */
+const MIN_TRADE = 3;
+const UNKNOWN: readonly Kind[] = [
+  'otherGiven',
+  'otherSurname',
+  'word',
+  'letters',
+  'letter',
+];
+
+/**
+ * Reads the name of a domain like a local part.
+ * @returns null if it does not have the person's surname
+ */
+export function readNamedDomain(domain: string, own: OwnNames): NamedDomain | null {
+  const { domainWithoutSuffix } = parse(domain);
+  const label = (domainWithoutSuffix ?? '').replace(/^the(?=.*s$)/, '');
+  const plain = label.replace(/(?<=[a-z]{4})s$/, '');
+  const isPlural = plain !== label && own.surnames.has(plain);
+  if (isPlural && label !== domainWithoutSuffix) return 'family';
+  const vocabulary = { own, practice: PRACTICE_WORDS, strangers: new Set<string>() };
+  const pieces = readPieces(label, vocabulary);
+  if (!pieces.some(({ kind, text }) => kind === 'surname' && text.length > 3))
+    return null;
+  if (isTrade(domain)) return 'business';
+  const words = pieces.filter(({ kind }) => kind === 'role' || kind === 'title');
+  const isPractice = words.some(({ text }) => text !== 'family');
+  if (isPractice || CARE_SUFFIX.test(domain)) return 'practice';
+  const unknown = pieces.filter(({ kind }) => UNKNOWN.includes(kind));
+  const length = unknown.reduce((sum, { text }) => sum + text.length, 0);
+  if (length >= MIN_TRADE) return 'business';
+  return words.length > 0 ? 'family' : 'person';
+}
+
+/**
+ * Returns true if the name of a domain says that the company there does not treat patients. Short
+ * words count only at the end, because others contain them by chance.
+ */
+export function isTrade(domain: string): boolean {
+  const label = parse(domain).domainWithoutSuffix ?? '';
+  return [...TRADES].some(
+    (word) => label.endsWith(word) || (word.length >= 7 && label.includes(word)),
+  );
 }
 
 /** Returns true if a domain offers personal mailboxes: free mail, internet access, or alumni. */
 export function isOpenToAnyone(domain: string): boolean {
   return isFreeMail(domain) || ALUMNI.test(domain);
-}
-
-/** Returns the letters of a domain's name, without its public suffix. */
-function labelOf(domain: string): string {
-  return (parse(domain).domainWithoutSuffix ?? '').replace(/[^a-z]/g, '');
-}
-
-/** Returns the person's surnames as one word each, without the short ones. */
-function surnamesOf({ last, otherNames }: Person): string[] {
-  const surnames = [last, ...otherNames.map((other) => other.last)];
-  const words = surnames.map((surname) => nameWords(surname).join(''));
-  return words.filter(({ length }) => length >= MIN_SURNAME);
 }

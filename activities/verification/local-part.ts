@@ -1,7 +1,7 @@
 import { generationOf } from '../person/names.ts';
 import type { Subject } from '../vendors/vendor.ts';
 import { isOpenToAnyone } from './email-type.ts';
-import { GIVEN_NAMES, OwnNames } from './own-names.ts';
+import { OwnNames } from './own-names.ts';
 import {
   isName,
   type Kind,
@@ -31,8 +31,10 @@ import type { Address } from './syntax.ts';
  * - `other_person`: somebody else
  * - `shared`: several people read the mailbox, and it stays when one of them leaves
  * - `unclear`: the local part does not show whose address it is
+ * - `business`: it has the person's surname and other words, which may be a business of anybody with
+ *   this surname
  */
-export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
+export type Owner = 'person' | 'other_person' | 'shared' | 'unclear' | 'business';
 
 /** The person that an address should belong to, their employer, and the people around them. */
 export type Whose = Pick<Subject, 'person' | 'organization' | 'strangers' | 'patterns'>;
@@ -62,9 +64,11 @@ export function ownerOf(address: Pick<Address, 'local' | 'domain'>, whose: Whose
   return owner;
 }
 
+const MILITARY = /[.-](?:mil|civ|ctr|nfg|ln)$/;
+
 /** A local part, its pieces without titles, and the names to compare it with. */
 class Reading {
-  /** Without the text after a plus sign, which is a tag that the owner picks. */
+  /** Without the kind of staff, and without the text after a plus sign, which the owner picks. */
   readonly local: string;
   readonly letters: string;
   readonly pieces: readonly Piece[];
@@ -78,7 +82,9 @@ class Reading {
     { local, domain }: Pick<Address, 'local' | 'domain'>,
     vocabulary: Vocabulary,
   ) {
-    this.local = local.replace(/\+.*/, '');
+    const untagged = local.replace(/\+.*/, '');
+    // Military addresses end with the kind of staff, such as `ctr` for a contractor.
+    this.local = domain.endsWith('.mil') ? untagged.replace(MILITARY, '') : untagged;
     this.letters = this.local.replaceAll(/[^a-z]/g, '');
     this.own = vocabulary.own;
     const pieces = readPieces(this.local, vocabulary);
@@ -124,8 +130,8 @@ class Reading {
 interface Rule {
   readonly owner: Owner;
   /** Where the rule holds; everywhere by default. Anyone can have a mailbox at free mail. */
-  readonly at?: 'work' | 'free mail';
-  /** Returns true if the rule decides. */
+  readonly at?: 'free mail';
+  /** Returns true if the rule decides. Its name is the name of the rule. */
   readonly decides: (reading: Reading) => boolean;
 }
 
@@ -136,137 +142,60 @@ const UNRELATED: readonly Kind[] = [...LETTERS, ...OTHER_NAMES, 'letters'];
 const UNRELATED_NAME: readonly Kind[] = ['letter', ...OTHER_NAMES, 'letters'];
 
 /**
- * The rules, in order. The first rule that decides is used, and the default is `unclear`. People
- * pick handles at free mail, and English words are surnames too. So only a complete name of
- * somebody else counts there, but at work a surname is enough.
+ * The rules, in order. The first rule that decides is used, and the default is `unclear`. Then a
+ * second source must name an address at work, and one source is enough for a handle at free mail.
  */
 const RULES: readonly Rule[] = [
-  // Nothing is left without titles and similar words: `doctor`, `mail`.
-  { owner: 'shared', decides: ({ pieces }) => pieces.length === 0 },
-  // `jcare`: the letter is not the person's initial, and Care may be somebody's surname.
-  {
-    owner: 'other_person',
-    decides: (reading) =>
-      reading.pieces.length === 2 && reading.startsWith('letter') && reading.has('role'),
-  },
-  // `eyedocvera`, `bookworm42`: a handle that begins with a word for a role.
-  { at: 'free mail', owner: 'unclear', decides: isHandle },
-  // `smithoffice`, `frontdesk`, `karen.billing`: a role word, even with a name.
-  { owner: 'shared', decides: (reading) => reading.has('role') },
-  // `robert.kessler.jr`: the son of Robert Kessler.
+  // `doctor`, `mail`. First, because the other rules compare the pieces that are left.
+  { owner: 'shared', decides: hasOnlyTitles },
+  // `smithoffice`, `frontdesk`. Before the names, because an office's mailbox has the name too.
+  { owner: 'shared', decides: hasRole },
+  // `robert.kessler.jr`, `mrs.delgado`, `john.peter.fowler`, `zorblat.smith`: relatives with the person's surname.
+  // Before the person's names, because a part of the address is the person's.
   { owner: 'other_person', decides: hasOtherGeneration },
-  // `mrs.delgado`: people rarely call themselves so in an address, and their spouses have the name.
-  {
-    owner: 'other_person',
-    decides: (reading) => reading.hasCourtesy && reading.hasOnly('surname'),
-  },
-  // `agarcia`: Garcia works at the same place, and the person has another surname.
-  {
-    owner: 'other_person',
-    decides: (reading) => reading.has('stranger') && !reading.has('surname'),
-  },
-  // `john.q.smith`, `smith_john1970`, `emekaokafor`: a given name and the surname.
-  {
-    owner: 'person',
-    decides: (reading) => reading.has(...GIVEN) && reading.has('surname'),
-  },
-  // `jsmith`, `jqsmith`, and `jsmithjones` after a marriage that NPPES does not know.
-  {
-    owner: 'person',
-    decides: (reading) =>
-      reading.startsWith('initial') &&
-      reading.has('surname') &&
-      reading.hasBeforeSurname(...LETTERS, 'otherSurname'),
-  },
-  // `smithj`, `smith.jq`: the surname and an initial.
-  {
-    owner: 'person',
-    decides: (reading) =>
-      reading.startsWith('surname') && reading.follows('surname', 'initial'),
-  },
-  // `whitlj`, `mcallisk`, `john.hartl`: a cut surname with an initial or a given name.
-  { owner: 'person', decides: ({ own, letters }) => own.isCutName(letters) },
-  {
-    owner: 'person',
-    decides: (reading) =>
-      reading.has('cutSurname') &&
-      reading.has(...GIVEN) &&
-      reading.hasOnly('cutSurname', ...GIVEN, ...LETTERS),
-  },
-  // `drsmith`, `smithjones`: only the surname.
-  { owner: 'person', decides: (reading) => reading.hasOnly('surname') },
-  // `maryjo`, `johns`, `jquincy`, `ntanh` of Nguyen Thi Anh: only given names and initials.
-  {
-    owner: 'person',
-    decides: (reading) =>
-      reading.has(...GIVEN) && reading.hasOnly(...GIVEN, 'initial', 'surnameInitial'),
-  },
-  // `davida` of David Abbott, although Davida is a name too.
-  { owner: 'person', decides: ({ own, local }) => own.isGivenWithInitial(local) },
-  // `jks1234`, `ejw`: the person's initials.
+  { owner: 'other_person', decides: isSpouse },
+  { owner: 'other_person', decides: hasOtherMiddleName },
+  { owner: 'other_person', decides: hasOtherNameAndSurname },
+  // `agarcia`: Garcia works at the same place. Before the given names, because `a` may be Ann.
+  { owner: 'other_person', decides: isColleague },
+  // `hblackwoodroofing`. Before an initial with a surname, which it contains.
+  { at: 'free mail', owner: 'business', decides: isBusiness },
+  // `john.q.smith`, `jqsmith`, `smithj`, `hartlj`, `drsmith`, `maryjo`, `davida`, `ejw`: the forms
+  // that people use. Before other people's names, because most names are also somebody else's.
+  { owner: 'person', decides: hasGivenAndSurname },
+  { owner: 'person', decides: hasInitialAndSurname },
+  { owner: 'person', decides: hasSurnameAndInitial },
+  { owner: 'person', decides: hasCutName },
+  { owner: 'person', decides: hasOnlySurname },
+  { owner: 'person', decides: hasOnlyGivenNames },
+  { owner: 'person', decides: hasGivenAndInitial },
   { owner: 'person', decides: isInitials },
-  // `abc9`, `mtz12`: letters that are probably not a name, with a number.
-  { at: 'work', owner: 'unclear', decides: isNumbered },
-  // `david.wang` of Dawei Wang, `shireen.bitar` of Shirin Bitar: perhaps the person's.
-  { owner: 'unclear', decides: mayBeAlias },
-  // `karen.smith`, `smith.karen`: another given name with the surname, perhaps a spouse.
-  {
-    owner: 'other_person',
-    decides: (reading) =>
-      reading.has('surname', 'cutSurname') && reading.has('otherGiven'),
-  },
-  // `chidi.okwuosa`, `maria.gonzalez`: a full name, and nothing of the person's.
-  { owner: 'other_person', decides: isOtherPair },
-  // `ksmith`, `smithk`: another initial with the surname.
-  {
-    owner: 'other_person',
-    decides: (reading) =>
-      reading.has('surname') && reading.hasOnly('surname', ...LETTERS),
-  },
-  // `zorblat.smith`, `bakersmith`, `ksmithtx`: another name or initial with the surname.
-  {
-    at: 'work',
-    owner: 'other_person',
-    decides: (reading) =>
-      reading.has('surname') &&
-      (reading.has('word') ||
-        reading.startsWith('otherSurname', 'surnameInitial', 'letter')),
-  },
-  // `hendersm`, `tmontgom`: another initial with the cut surname.
-  {
-    at: 'work',
-    owner: 'other_person',
-    decides: (reading) =>
-      reading.pieces.length === 2 && reading.has('cutSurname') && reading.has('letter'),
-  },
-  // `maria.gonzalez`, `mgonzalez`, `maria`, `john.gonzalez`, `chidi.okwuosa`: another name.
-  { at: 'work', owner: 'other_person', decides: isOtherName },
-  // `pm`: two initials, none of them the person's.
-  {
-    at: 'work',
-    owner: 'other_person',
-    decides: ({ pieces, local }) =>
-      pieces.length === 2 &&
-      !/[0-9]/.test(local) &&
-      pieces.every(({ kind }) => kind === 'letter'),
-  },
-  // `zorblat.smith`, `smith_tou81`: another name with the surname.
-  { at: 'free mail', owner: 'other_person', decides: isOtherWithSurname },
-  // `thomas.greer` of Thomas Whitlow: the given name with another surname.
-  { at: 'free mail', owner: 'other_person', decides: isGivenWithOtherSurname },
-  // `mgonzalez`, `gonzalezm`: another initial with another surname.
-  { at: 'free mail', owner: 'other_person', decides: isOtherInitialWithName },
-  // `mariagonzalez`, `gonzalez_maria`, `john.karen.gonzalez`: another full name.
-  { at: 'free mail', owner: 'other_person', decides: isOtherFullName },
+  // `karensmith`, `ksmith`, `chidi.okwuosa`, `mariagonzalez`: a relative, or the
+  // whole name of somebody else. They stay other people's even if two sources name them.
+  { owner: 'other_person', decides: hasOtherGivenAndSurname },
+  { owner: 'other_person', decides: hasOtherInitialAndSurname },
+  { owner: 'other_person', decides: hasOtherWords },
+  { owner: 'other_person', decides: isOtherFullName },
+  // `thomas.greer`, `mgonzalez`: perhaps a former surname. Only at free mail, where one source is
+  // enough for an unclear address.
+  { at: 'free mail', owner: 'other_person', decides: hasGivenAndOtherSurname },
+  { at: 'free mail', owner: 'other_person', decides: hasOtherInitialAndName },
 ];
 
 function readOwner(reading: Reading): Owner {
   if (reading.letters === '') return 'unclear';
-  const place = reading.isFreeMail ? 'free mail' : 'work';
   const rule = RULES.find(
-    ({ at, decides }) => (at === undefined || at === place) && decides(reading),
+    ({ at, decides }) => (at === undefined || reading.isFreeMail) && decides(reading),
   );
   return rule === undefined ? 'unclear' : rule.owner;
+}
+
+function hasOnlyTitles({ pieces }: Reading): boolean {
+  return pieces.length === 0;
+}
+
+function hasRole(reading: Reading): boolean {
+  return reading.has('role');
 }
 
 /** `kesslerjr` may be John R. Kessler, but letters after a given name and a dot aren't initials. */
@@ -282,77 +211,132 @@ function suffixOf(reading: Reading): string | null {
   return match?.[1] ?? null;
 }
 
-/** `kapoorclinic` and `oakknolldental` are practices, so the role must come first. */
-function isHandle({ pieces, letters }: Reading): boolean {
-  const [role, ...rest] = pieces;
-  if (role?.kind !== 'role' || !letters.startsWith(role.text)) return false;
-  if (letters.startsWith(`${role.text}doc`)) return true;
-  const isWord = rest.every(({ kind }) => kind === 'letters' || kind === 'otherSurname');
-  return rest.length === 1 && isWord;
+/** People rarely call themselves `mrs` in an address, and their spouses have the surname. */
+function isSpouse(reading: Reading): boolean {
+  return reading.hasCourtesy && reading.hasOnly('surname');
 }
 
+/** Returns true for the person's given name and surname with a middle name that is not theirs. */
+function hasOtherMiddleName(reading: Reading): boolean {
+  const { own, pieces } = reading;
+  const [first, middle, last] = pieces;
+  if (pieces.length !== 3 || !own.hasFullMiddleName || middle === undefined) return false;
+  const isBetween = first?.kind === 'given' && last?.kind === 'surname';
+  const isToken = middle.token !== first?.token && middle.token !== last?.token;
+  return isBetween && isToken && middle.kind === 'otherGiven';
+}
+
+/** Returns true for the surname of a colleague, without the person's surname. */
+function isColleague(reading: Reading): boolean {
+  return reading.has('stranger') && !reading.has('surname');
+}
+
+/** The fewest unknown letters next to a surname that may be a trade, such as `roofing`. */
+const MIN_TRADE = 4;
+
+/**
+ * Returns true for the surname with other words, and without a given name. A single surname behind it
+ * may come from a marriage.
+ */
+function isBusiness(reading: Reading): boolean {
+  if (!reading.has('surname') || reading.has(...GIVEN)) return false;
+  const others = reading.pieces.filter(({ kind }) => UNRELATED_NAME.includes(kind));
+  const length = others.reduce((sum, { text }) => sum + text.length, 0);
+  const isOneName = others.length === 1 && others.every(({ kind }) => isName(kind));
+  return length >= MIN_TRADE && !isOneName;
+}
+
+/** `john.q.smith`, `smith_john1970`, `emekaokafor` */
+function hasGivenAndSurname(reading: Reading): boolean {
+  return reading.has(...GIVEN) && reading.has('surname');
+}
+
+/**
+ * `jsmith`, `jqsmith`, and `jsmithjones` after a marriage that NPPES does not know. An unknown
+ * middle name may have any initial.
+ */
+function hasInitialAndSurname(reading: Reading): boolean {
+  if (!reading.startsWith('initial') || !reading.has('surname')) return false;
+  if (reading.own.hasMiddleName) {
+    return reading.hasBeforeSurname('initial', 'surnameInitial', 'otherSurname');
+  }
+  return reading.hasBeforeSurname(...LETTERS, 'otherSurname');
+}
+
+/** `smithj`, `smith.jq` */
+function hasSurnameAndInitial(reading: Reading): boolean {
+  return reading.startsWith('surname') && reading.follows('surname', 'initial');
+}
+
+/** `whitlj`, `mcallisk`, `john.hartl`: a cut surname with an initial or a given name. */
+function hasCutName(reading: Reading): boolean {
+  if (reading.own.isCutName(reading.letters)) return true;
+  if (!reading.has('cutSurname') || !reading.has(...GIVEN)) return false;
+  return reading.hasOnly('cutSurname', ...GIVEN, ...LETTERS);
+}
+
+/** `drsmith`, `smithjones` */
+function hasOnlySurname(reading: Reading): boolean {
+  return reading.hasOnly('surname');
+}
+
+/** `maryjo`, `johns`, `jquincy`, `ntanh` of Nguyen Thi Anh */
+function hasOnlyGivenNames(reading: Reading): boolean {
+  return reading.has(...GIVEN) && reading.hasOnly(...GIVEN, 'initial', 'surnameInitial');
+}
+
+/** `davida` of David Abbott, although Davida is a name too. */
+function hasGivenAndInitial({ own, local }: Reading): boolean {
+  return own.isGivenWithInitial(local);
+}
+
+/** `jks1234`, `ejw` */
 function isInitials({ local, own }: Reading): boolean {
   const [, letters = '', digits = ''] = /^([a-z]+)([0-9]*)$/.exec(local) ?? [];
-  if (digits === '' && letters.length < 3) return false;
-  return own.areInitials(letters) && (digits !== '' || own.recorded.middle !== '');
+  if (digits === '' && (letters.length < 3 || own.recorded.middle === '')) return false;
+  return own.areInitials(letters);
 }
 
-function isNumbered({ local, pieces }: Reading): boolean {
-  const hasNumber = /^[a-z]{1,4}[0-9]+$/.test(local);
-  return hasNumber && pieces.every(({ kind, text }) => !isName(kind) || text.length < 4);
-}
-
-/**
- * Returns true for the surname with a given name that has the person's initial, if it may be
- * another spelling of theirs, or a usual name that somebody with an unusual one goes by.
- */
-function mayBeAlias(reading: Reading): boolean {
-  const { own } = reading;
-  const name = reading.find('otherGiven', 'word');
-  if (!reading.has('surname') || name === undefined) return false;
-  const alike = own.given.filter((one) => one.charAt(0) === name.text.charAt(0));
-  if (alike.some((one) => isRespelled(name.text, one))) return true;
-  return name.kind === 'otherGiven' && alike.some((one) => !GIVEN_NAMES.has(one));
+/** `karen.smith`, `smith.karen`: perhaps a spouse. */
+function hasOtherGivenAndSurname(reading: Reading): boolean {
+  return reading.has('surname', 'cutSurname') && reading.has('otherGiven');
 }
 
 /**
- * Returns true for names with the same consonants and the same end, such as Shireen and Shirin, or
- * Kweku and Kwaku. Alejandra and Alejandro end differently, so they are two names.
+ * `chidi.okwuosa`, `li.wei.okwuosa`: words with dots between them, as mail systems write names. None
+ * contains a name of the person, and all are longer than an initial.
  */
-function isRespelled(text: string, name: string): boolean {
-  const consonants = consonantsOf(text);
-  if (consonants.length < 3 || consonants !== consonantsOf(name)) return false;
-  return text.at(-1) === name.at(-1);
-}
-
-function consonantsOf(name: string): string {
-  return name.replaceAll(/[aeiouy]/g, '').replaceAll(/(.)\1+/g, '$1');
-}
-
-/** `bluesky` is two surnames without a separator, which may also be two words. */
-function isOtherName(reading: Reading): boolean {
-  const others = reading.pieces.filter(({ kind }) => OTHER_NAMES.includes(kind));
-  if (others.length === 0 || !reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES)) {
-    return false;
-  }
-  if (reading.pieces.length === 1) return !reading.has('word');
-  const surnames = others.filter(({ kind }) => kind === 'otherSurname');
-  const tokens = new Set(others.map(({ token }) => token));
-  return surnames.length < 2 || tokens.size > 1;
-}
-
-/**
- * Returns true for two words with a dot between them, as mail systems write names. Neither word
- * contains a name of the person, and both are longer than an initial.
- */
-function isOtherPair({ local, pieces }: Reading): boolean {
-  if (!/^[a-z]{2,}\.[a-z]{2,}$/.test(local)) return false;
+function hasOtherWords({ local, pieces }: Reading): boolean {
+  if (!/^[a-z]{2,}(?:\.[a-z]{2,})+$/.test(local)) return false;
   const isOther = pieces.every(({ kind }) => UNRELATED.includes(kind));
-  return isOther && new Set(pieces.map(({ token }) => token)).size === 2;
+  return isOther && new Set(pieces.map(({ token }) => token)).size > 1;
 }
 
-/** Returns true for the surname and unrelated words, with separators between them. */
-function isOtherWithSurname({ local, pieces }: Reading): boolean {
+/**
+ * `mariagonzalez`, `meilingzhou`, `gonzalez_maria`, `john.karen.gonzalez`. Without a separator, other
+ * words have more and shorter pieces: `marathoner`.
+ */
+function isOtherFullName(reading: Reading): boolean {
+  if (!reading.has('otherGiven')) return false;
+  const { local, pieces, letters } = reading;
+  if (/^[a-z]+[0-9]*$/.test(local)) {
+    const isWhole = pieces.map(({ text }) => text).join('') === letters;
+    const areNames = pieces.every(({ kind, text }) => isName(kind) && text.length > 2);
+    const isLong = pieces.length === 3 && pieces.at(-1)?.kind === 'otherSurname';
+    return isWhole && areNames && (pieces.length === 2 || isLong);
+  }
+  const others = pieces.filter(({ kind }) => OTHER_NAMES.includes(kind));
+  return others.length > 1 && reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES);
+}
+
+/** `ksmith`, `smithk`: perhaps a spouse or a child. */
+function hasOtherInitialAndSurname(reading: Reading): boolean {
+  if (!reading.has('surname') || reading.startsWith('initial')) return false;
+  return reading.hasOnly('surname', ...LETTERS);
+}
+
+/** `zorblat.smith`, `smith_tou81`: the surname and unrelated words, with separators between them. */
+function hasOtherNameAndSurname({ local, pieces }: Reading): boolean {
   if (!/^[a-z]{2,}(?:[._-][a-z]{2,})+[0-9]*$/.test(local)) return false;
   const surname = pieces.find(({ kind }) => kind === 'surname');
   const others = pieces.filter((piece) => piece !== surname);
@@ -367,37 +351,29 @@ function isOtherWithSurname({ local, pieces }: Reading): boolean {
 }
 
 /**
- * Returns true for a given name of the person and another surname with a separator between them. An
- * unlisted word counts as a surname only behind a dot, as mail systems write names.
+ * `thomas.greer` of Thomas Whitlow: a given name of the person and another surname with a separator
+ * between them. An unlisted word counts as a surname only behind a dot, as mail systems write names.
  */
-function isGivenWithOtherSurname(reading: Reading): boolean {
-  const { local, pieces } = reading;
-  if (!/^[a-z]{2,}[._-][a-z]{3,}[0-9]*$/.test(local)) return false;
-  if (pieces.length !== 2 || !reading.startsWith(...GIVEN)) return false;
-  if (pieces[0]?.token === pieces[1]?.token) return false;
-  if (reading.has('otherSurname')) return true;
-  return /^[a-z]+\.[a-z]+$/.test(local) && reading.has('word', 'letters');
+function hasGivenAndOtherSurname({ local, pieces }: Reading): boolean {
+  if (!/^[a-z]{2,}(?:[._-][a-z]{2,})+[0-9]*$/.test(local)) return false;
+  const [given, ...rest] = pieces;
+  if (given === undefined || !GIVEN.includes(given.kind) || rest.length === 0)
+    return false;
+  const isOther = rest.every(
+    ({ kind, token }) => token !== given.token && UNRELATED_NAME.includes(kind),
+  );
+  if (!isOther) return false;
+  if (rest.some(({ kind }) => kind === 'otherSurname')) return true;
+  return /^[a-z.]+$/.test(local);
 }
 
-function isOtherInitialWithName(reading: Reading): boolean {
-  if (!isPair(reading) || !reading.has('letter')) return false;
-  // `sundaramoorthy.k`: the separator shows that the word is a name.
+/** `mgonzalez`, `gonzalezm`, `sundaramoorthy.k`: the separator shows that the word is a name. */
+function hasOtherInitialAndName(reading: Reading): boolean {
+  const { pieces, letters } = reading;
+  // Titles are not pieces, so `surferdoc88` has fewer letters here.
+  const isPair =
+    pieces.length === 2 && pieces.map(({ text }) => text).join('') === letters;
+  if (!isPair || !reading.has('letter')) return false;
   if (/^(?:[a-z]{4,}\.[a-z]|[a-z]\.[a-z]{4,})$/.test(reading.local)) return true;
   return reading.pieces.some(({ kind, text }) => isName(kind) && text.length > 3);
-}
-
-/** Without a separator, only a given name and a surname count: `marathoner` has more pieces. */
-function isOtherFullName(reading: Reading): boolean {
-  if (!reading.has('otherGiven')) return false;
-  const { local, pieces } = reading;
-  if (/^[a-z]+[0-9]*$/.test(local)) {
-    return isPair(reading) && pieces.every(({ kind }) => isName(kind));
-  }
-  const others = pieces.filter(({ kind }) => OTHER_NAMES.includes(kind));
-  return others.length > 1 && reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES);
-}
-
-/** Returns true for two pieces, and no title such as the `doc` of `surferdoc88`. */
-function isPair({ pieces, letters }: Reading): boolean {
-  return pieces.length === 2 && pieces.map(({ text }) => text).join('') === letters;
 }

@@ -1,6 +1,6 @@
 import { domainToUnicode } from 'node:url';
 import { isWithinEdits } from '../person/edits.ts';
-import { readList, registrableDomain } from './domains.ts';
+import { INSTITUTION, readList, registrableDomain } from './domains.ts';
 
 // Finds domains that look like another domain: a typo of a big mail provider's name, or letters of
 // another alphabet that look similar. The owner of such a domain can read all mail sent to it. So a
@@ -55,6 +55,8 @@ function resemblesEmployer(domain: string, employerDomain: string): boolean {
   if (employer === null || domain === employer) return false;
   const [name = ''] = domain.split('.');
   const [employerName = ''] = employer.split('.');
+  // Nobody else is called like an institution: `va.org` is not `va.gov`.
+  if (INSTITUTION.test(employer) && name === employerName) return true;
   if (employerName.length < MIN_EMPLOYER_NAME) return false;
   return isNear(name, employerName, 1);
 }

@@ -1,5 +1,5 @@
-import { isParticle, nameWords } from '../person/names.ts';
-import { formsOf, sameGivenName } from '../person/nicknames.ts';
+import { isParticle, nameWords, spellings } from '../person/names.ts';
+import { commonSpelling, formsOf, sameGivenName } from '../person/nicknames.ts';
 import type { Person } from '../vendors/vendor.ts';
 import { readList } from './domains.ts';
 
@@ -33,6 +33,7 @@ const GENDER_ENDING =
 /** The names of a person in all forms in which an address may contain them. All are folded. */
 export class OwnNames {
   readonly surnames: ReadonlySet<string>;
+  private readonly spelledSurnames: ReadonlySet<string>;
   /**
    * The words of the first and middle names, separately and joined. Families call a Junior Jun or
    * Junior.
@@ -51,15 +52,27 @@ export class OwnNames {
   /** The initials of the first name, of the middle name, and of the surname, as NPPES has them. */
   readonly recorded: Readonly<Record<'first' | 'middle' | 'last', string>>;
   readonly generation: number | null;
+  /** True if the record has more than one given name, or only an initial of a second one. */
+  readonly hasMiddleName: boolean;
+  /** True if the record has a middle name that is longer than an initial. */
+  readonly hasFullMiddleName: boolean;
 
   constructor(person: Person | null) {
     const names = person === null ? [] : [person, ...person.otherNames];
-    const families = names.map(({ last }) => nameWords(last));
+    const profiled = person === null ? [] : person.profileSurnames;
+    const surnames = [...names.map(({ last }) => last), ...profiled];
+    const families = surnames.flatMap((one) => spellings(one).map(nameWords));
     const middle = nameWords(person === null ? null : person.middle);
     const words = [...names.map(({ first }) => nameWords(first)), middle];
+    // Some people write `ue` for the `ü` of their names.
+    const spelled = names.flatMap(({ first }) => spellings(first).map(nameWords));
     const called = person !== null && person.generation === 2 ? ['jun', 'junior'] : [];
     if (person !== null) called.push(...person.profileNames);
-    const given = [...words.flat(), ...words.map((some) => some.join('')), ...called]
+    const [firstWords = []] = words;
+    const joined = [...words, ...spelled, [...firstWords, ...middle]].map((some) =>
+      some.join(''),
+    );
+    const given = [...words.flat(), ...spelled.flat(), ...joined, ...called]
       .filter((name) => name !== '')
       .flatMap((name) => [name, withoutUmlauts(name)]);
     this.given = [...new Set(given)].filter((name) => name.length > 1);
@@ -70,6 +83,7 @@ export class OwnNames {
       ...namesAtEnd(name),
     ]);
     this.surnames = new Set(families.flatMap(surnameForms));
+    this.spelledSurnames = new Set([...this.surnames].map(commonSpelling));
     this.initials = new Set([...given, ...nicknames].map((name) => name.charAt(0)));
     this.surnameInitials = new Set(families.flat().map((word) => word.charAt(0)));
     this.recorded = {
@@ -78,6 +92,13 @@ export class OwnNames {
       last: initialsOf(families.flat()),
     };
     this.generation = person === null ? null : person.generation;
+    this.hasMiddleName = middle.length > 0 || firstWords.length > 1;
+    this.hasFullMiddleName = middle.some(({ length }) => length > 1);
+  }
+
+  /** Returns true for a surname, a part of it that people use, or another spelling of it. */
+  isSurname(text: string): boolean {
+    return this.surnames.has(text) || this.spelledSurnames.has(commonSpelling(text));
   }
 
   /** Returns true for a given name, a nickname, or another spelling of it. */
@@ -100,6 +121,13 @@ export class OwnNames {
     const sound = transliterate(text);
     if (this.sounds.some((name) => isPartOf(sound, name))) return true;
     return this.given.some((name) => isPartOf(text, name) || isDiminutive(text, name));
+  }
+
+  /** Returns true for a domain such as `lenavance.com`, which only the person would register. */
+  haveBothNamesIn(domain: string): boolean {
+    return [...this.surnames].some((surname) =>
+      this.given.some((given) => domain.includes(given + surname)),
+    );
   }
 
   /** Returns true for the beginnings of two given names, such as `malou` of Maria Lourdes. */
@@ -157,8 +185,8 @@ export class OwnNames {
 
   /**
    * Returns true for given names with initials in any order, such as `johnq`, `jquincy`, and
-   * `maryjo`. A vowel behind a given name must be the initial of the middle name: Sravan is not
-   * Sravani.
+   * `maryjo`. Letters behind a given name must be initials of other names: Sravan is not Sravani,
+   * and `shreyas` is not Shreya.
    */
   isGivenWithInitials(text: string): boolean {
     return this.given.some((name) => {
@@ -168,6 +196,9 @@ export class OwnNames {
       if (rest.length > 2) return false;
       const isEnding = text.startsWith(name) && /^[aeio]$/.test(rest);
       if (isEnding) return this.recorded.middle.includes(rest);
+      const isOwnInitial = text.startsWith(name) && rest === name.charAt(0);
+      if (isOwnInitial)
+        return `${this.recorded.middle}${this.recorded.last}`.includes(rest);
       return [...rest].every((letter) => this.isAnyInitial(letter));
     });
   }

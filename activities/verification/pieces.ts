@@ -27,7 +27,7 @@ const COST = {
   courtesy: 11,
   /** A title or degree, or a word such as `mail`. */
   title: 11,
-  /** A word for a role or for the practice. */
+  /** A word for a role, for the practice, or for a trade. */
   role: 12,
   /** Any other single letter. */
   letter: 12,
@@ -71,7 +71,7 @@ export interface Vocabulary {
   readonly strangers: ReadonlySet<string>;
 }
 
-const ROLES = readList('roles', 'roles-more');
+const ROLES = readList('roles', 'roles-more', 'trades');
 const TITLES = readList('titles');
 const COURTESIES: ReadonlySet<string> = new Set(['mr', 'mrs', 'miss', 'sr', 'sra']);
 
@@ -214,7 +214,7 @@ function placeOf(tokenOf: readonly number[], start: number, end: number): Place 
 function kindOf(text: string, place: Place, vocabulary: Vocabulary): Kind | null {
   const { own, strangers } = vocabulary;
   const { isWhole, isToken } = place;
-  if (own.surnames.has(text)) return 'surname';
+  if (own.isSurname(text)) return 'surname';
   if (own.isGiven(text)) return 'given';
   if (strangers.has(text) && (isToken || text.length > 3)) return 'stranger';
   const title = isWhole ? titleOf(text, place, own) : null;

@@ -64,7 +64,7 @@ export type Reason =
   | ('no_evidence' | 'stale_evidence')
   /** Only the vendor has checked the mailbox, but the policy requires a check by a verifier. */
   | 'not_verified'
-  /** Nothing shows that the address belongs to this person. See `isOwnerDoubtful` in check.ts. */
+  /** Nothing shows that the address belongs to this person. See doubts.ts. */
   | 'unclear_owner'
   /** A verifier could not decide, because the mail server asked it to retry. */
   | 'greylisted'

@@ -61,7 +61,7 @@ export interface NamedCandidates {
 }
 
 export type VendorProfile = Readonly<
-  Pick<typeof vendorProfiles.$inferSelect, 'givenNames' | 'employerDomain'>
+  Pick<typeof vendorProfiles.$inferSelect, 'givenNames' | 'surname' | 'employerDomain'>
 >;
 
 /** The candidates of a response that is recorded for a lookup at the time `at`. */
@@ -200,14 +200,16 @@ async function recordMismatch(
 async function storeProfile(
   tx: Transaction,
   { npi, source, at }: RecordedCandidates,
-  { givenNames, employerDomain }: VendorProfile,
+  { givenNames, surname, employerDomain }: VendorProfile,
 ): Promise<void> {
   await tx.execute(sql`
-    insert into ${vendorProfiles} (npi, vendor, given_names, employer_domain, seen_at)
-    select ${npi}, ${source}, ${givenNames}, ${employerDomain}, ${at}::timestamptz
+    insert into ${vendorProfiles}
+           (npi, vendor, given_names, surname, employer_domain, seen_at)
+    select ${npi}, ${source}, ${givenNames}, ${surname}, ${employerDomain}, ${at}::timestamptz
      where not is_suppressed(${npi}, null)
         on conflict (npi, vendor) do update
        set given_names = excluded.given_names,
+           surname = excluded.surname,
            employer_domain = excluded.employer_domain,
            seen_at = excluded.seen_at`);
 }

@@ -278,11 +278,12 @@ CREATE TABLE "vendor_profiles" (
 	"npi" text collate "C" NOT NULL,
 	"vendor" text NOT NULL,
 	"given_names" text,
+	"surname" text,
 	"employer_domain" text,
 	"seen_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
 	CONSTRAINT "vendor_profiles_pkey" PRIMARY KEY("npi","vendor"),
 	CONSTRAINT "vendor_profiles_npi_check" CHECK (npi ~ '^[0-9]{10}$'),
-	CONSTRAINT "vendor_profiles_content_check" CHECK (given_names is not null or employer_domain is not null)
+	CONSTRAINT "vendor_profiles_content_check" CHECK (num_nonnulls(given_names, surname, employer_domain) > 0)
 );
 
 CREATE TABLE "routines" (

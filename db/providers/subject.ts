@@ -117,7 +117,9 @@ export async function readProvider(db: Database, npi: string) {
         profiles: sql<VendorProfile[]>`(
           select coalesce(
                    jsonb_agg(jsonb_build_object(
-                     'givenNames', given_names, 'employerDomain', employer_domain)
+                     'givenNames', given_names,
+                     'surname', surname,
+                     'employerDomain', employer_domain)
                      order by vendor),
                    '[]')
             from vendor_profiles v

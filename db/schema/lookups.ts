@@ -342,6 +342,8 @@ export const vendorProfiles = pgTable(
     vendor: text('vendor').notNull(),
     /** The first and middle names in lowercase. Null if they add nothing to NPPES. */
     givenNames: text('given_names'),
+    /** Another spelling of the surname, in lowercase. Null if it is the one of NPPES. */
+    surname: text('surname'),
     /** The registrable domain of the current employer. */
     employerDomain: text('employer_domain'),
     seenAt: time('seen_at').notNull().default(clockTime),
@@ -352,7 +354,7 @@ export const vendorProfiles = pgTable(
     check('vendor_profiles_npi_check', sql`npi ~ '^[0-9]{10}$'`),
     check(
       'vendor_profiles_content_check',
-      sql`given_names is not null or employer_domain is not null`,
+      sql`num_nonnulls(given_names, surname, employer_domain) > 0`,
     ),
   ],
 );

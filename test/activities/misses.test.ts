@@ -34,7 +34,7 @@ import {
 } from '../support/organization.ts';
 import { NO_TEMPORAL } from '../support/runtime.ts';
 import { vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep } from '../support/vendors.ts';
+import { createScriptedVendor, employeeEmail, foundStep } from '../support/vendors.ts';
 
 // The service remembers which vendors had no usable result, and does not pay them again. The tests
 // run lookups one after the other like the workflow, but without Temporal and with scripted
@@ -439,7 +439,7 @@ test('erasing an address also makes us forget which vendors had no result for it
   await eraseSubject(
     db,
     { ...ASKED, reason: 'test' },
-    { email: `npi${npi}@cedarvalleyclinic-sim.com` },
+    { email: employeeEmail(npi) },
   );
   const [kept] =
     await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;

@@ -324,7 +324,7 @@ async function statementsOf(npi: string, email: string, mismatch: string | null)
       mismatch,
       mayStore: true,
       repeatsInput: false,
-      profile: { givenNames: givenNamesOf(npi), employerDomain: null },
+      profile: { givenNames: givenNamesOf(npi), surname: null, employerDomain: null },
       candidates: [
         {
           email,

@@ -70,9 +70,14 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
   };
 }
 
+/** Returns an address for an NPI whose local part is an employee number, so one source is enough. */
+export function employeeEmail(npi: string): string {
+  return `n${npi.slice(1)}@${PRACTICE_DOMAINS[0]}`;
+}
+
 /** Returns a valid professional address for an NPI, just validated by the vendor. */
 export function foundStep(npi: string): Step {
-  const email = `npi${npi}@${PRACTICE_DOMAINS[0]}`;
+  const email = employeeEmail(npi);
   return {
     kind: 'found',
     identity: { npi, name: null, state: null, employerDomain: null },
@@ -231,6 +236,7 @@ const PERSON: Person = {
   generation: null,
   otherNames: [],
   profileNames: [],
+  profileSurnames: [],
   practice: {
     line1: '12 Cedar & Main St',
     city: 'Fargo',

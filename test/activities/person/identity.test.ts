@@ -1,6 +1,6 @@
 import test from 'ava';
 import fc from 'fast-check';
-import { mismatchOf } from '../../../activities/person/identity.ts';
+import { mismatchOf, ownAddresses } from '../../../activities/person/identity.ts';
 import { generationOf } from '../../../activities/person/names.ts';
 import type {
   GivenName,
@@ -28,6 +28,7 @@ function person(first: string, last: string, details: Details = {}): Person {
     generation: generationOf(details.suffix ?? null),
     otherNames: details.otherNames ?? [],
     profileNames: [],
+    profileSurnames: [],
     practice: { line1: null, city: null, state: details.state ?? null, zip: null },
     otherStates: details.otherStates ?? [],
   };
@@ -527,8 +528,24 @@ test("a vendor's result in a state where the person does not practice is a misma
 
 test("a vendor's result with the requested NPI may have another state or middle name", (t) => {
   const ian = person('Ian', 'Public', { middle: 'Adam', suffix: 'Jr', state: 'CO' });
-  const identity = named(full('Ian B. Public Sr.'), { npi: NPI, state: 'TX' });
-  t.is(mismatchOf(identity, NPI, ian), null);
+  const said = (name: string) =>
+    mismatchOf(named(full(name), { npi: NPI, state: 'TX' }), NPI, ian);
+  t.is(said('Ian B. Public'), null);
+  t.is(said('Ian B. Public Sr.'), 'identity_mismatch', 'another generation');
+  t.is(said('Ian & Sue Public'), 'identity_mismatch', 'a couple');
+});
+
+test('a profile with another given name adds only addresses with our whole given name', (t) => {
+  const andrea = person('Andrea', 'Howard', { middle: 'June' });
+  const candidates = ['ahoward', 'andrea.howard', 'howard'].map((local) => ({
+    email: `${local}@clinic.org`,
+  }));
+  const ownIn = (name: string) =>
+    ownAddresses(candidates, named(full(name), { npi: NPI }), andrea).length;
+  t.is(ownIn('Andrew Howard'), 1);
+  for (const name of ['Andrea Howard', 'Andi Howard', 'A. Howard', 'June Howard', '']) {
+    t.is(ownIn(name), 3, name);
+  }
 });
 
 const letters = fc.string({

@@ -36,10 +36,28 @@ test("a profile also adds the employer's domain", (t) => {
   const employerDomain = 'clinic.example';
   t.deepEqual(addedBy('Dawei Wang', employerDomain), {
     givenNames: null,
+    surname: null,
     employerDomain,
   });
   t.is(addedBy('David Wang', employerDomain), null);
   const name = null;
   const identity = { npi: null, name, state: null, employerDomain };
-  t.deepEqual(profileOf(identity, null), { givenNames: null, employerDomain });
+  t.deepEqual(profileOf(identity, null), {
+    givenNames: null,
+    surname: null,
+    employerDomain,
+  });
+});
+
+test('a profile with our given name adds a spelling of the surname that nearly equals ours', (t) => {
+  if (SUBJECT.person === null) throw new Error('nobody');
+  const name = { first: 'Kevin', last: 'Petrovich', middle: null, otherNames: [] };
+  const person = { ...SUBJECT.person, ...name };
+  const surnameIn = (full: string) => {
+    const identity = { npi: null, name: { kind: 'full', full }, state: null } as const;
+    return profileOf({ ...identity, employerDomain: null }, person)?.surname;
+  };
+  t.is(surnameIn('Kevin Petrovitch'), 'petrovitch');
+  t.is(surnameIn('Karen Petrovitch'), undefined);
+  t.is(surnameIn('Kevin Miller'), undefined);
 });

@@ -98,6 +98,7 @@ test("vendors get a person's name in mixed case and all states of practice", asy
     generation: 2,
     otherNames: [],
     profileNames: [],
+    profileSurnames: [],
     practice: {
       line1: '12 MAIN ST',
       city: 'Colorado Springs',

@@ -27,6 +27,7 @@ function personOf(line: string): Person {
     generation: null,
     otherNames: [],
     profileNames: [],
+    profileSurnames: [],
     practice: SUBJECT.person.practice,
     otherStates: [],
   };

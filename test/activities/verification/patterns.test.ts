@@ -51,7 +51,7 @@ const PRACTICE = { line1: null, city: null, state: null, zip: null };
 function person(first: string, last: string, ...otherLasts: string[]): Person {
   const otherNames = otherLasts.map((other) => ({ first, last: other }));
   const rest = { middle: 'J', generation: null, practice: PRACTICE, otherStates: [] };
-  return { first, last, otherNames, profileNames: [], ...rest };
+  return { first, last, otherNames, profileNames: [], profileSurnames: [], ...rest };
 }
 
 const patternIn = (format: Format, isVerifiable = true) => {

@@ -28,6 +28,7 @@ const JOHN_SMITH: Person = {
   generation: null,
   otherNames: [],
   profileNames: [],
+  profileSurnames: [],
   practice: { line1: null, city: null, state: null, zip: null },
   otherStates: [],
 };
@@ -408,6 +409,34 @@ for (const [title, email, rest, verdict] of [
     'k204417@clinic.com',
     { repeatsInput: true },
     'unknown unclear_owner',
+  ],
+  ...(
+    [
+      ['a telephone number', '13035550100@clinic.com'],
+      ['a number with three letters that are not the initials', 'kjm7731@clinic.com'],
+      ['a surname at the domain of a trade with this surname', 'jsmith@smithlaw.com'],
+      ['a name at an agency', 'john.smith@brightpixelmarketing.com'],
+      ['a name at a directory of physicians', 'john.smith@doximity.com'],
+      ['the surname and other words at free mail', 'smithkennels@gmail.com'],
+    ] as const
+  ).flatMap(
+    ([what, email]) =>
+      [
+        [`${what} from one source is not valid`, email, {}, 'unknown unclear_owner'],
+        [`${what} from two sources is valid`, email, { namedBy: 2 }, 'valid mailbox_ok'],
+      ] as const,
+  ),
+  [
+    'initials at a domain with both names of the person are valid',
+    'qs@johnsmith.com',
+    {},
+    'valid mailbox_ok',
+  ],
+  [
+    'an address at a gateway to telephones is not valid',
+    'john.smith@vtext.com',
+    { namedBy: 2 },
+    'risky relay',
   ],
   [
     'a handle at free mail from one source is valid',

@@ -13,6 +13,7 @@ const HARTLEY = {
   generation: null,
   otherNames: [],
   profileNames: [],
+  profileSurnames: [],
   practice: { line1: null, city: null, state: null, zip: null },
   otherStates: [],
 };
@@ -292,7 +293,12 @@ for (const [domain, vendorType, type] of [
   ['clinic.com', 'personal', 'professional'],
   ['kp.org', 'personal', 'professional'],
   ['hartley-family.net', 'personal', 'personal'],
-  ['hartley-family.net', null, 'professional'],
+  ['hartley-family.net', null, 'personal'],
+  ['thehartleys.net', null, 'personal'],
+  ['hartley.net', 'personal', 'personal'],
+  ['hartley.net', null, 'professional'],
+  ['hartleydental.com', 'personal', 'professional'],
+  ['hartley.clinic', 'personal', 'professional'],
   ['clinic.com', 'professional', 'professional'],
   ['va.gov', 'personal', 'professional'],
   ['mail.mil', 'personal', 'professional'],
@@ -310,7 +316,7 @@ for (const [domain, employer, type] of [
   ['hartleyclinic.com', 'hartleyclinic.com', 'professional'],
   ['mail.hartleyclinic.com', 'hartleyclinic.com', 'professional'],
   ['hartleyclinic.com', 'cardiology.hartleyclinic.com', 'professional'],
-  ['hartleyclinic.com', 'hartleydental.com', 'personal'],
+  ['hartley.net', 'hartleydental.com', 'personal'],
   ['gmail.com', 'gmail.com', 'personal'],
 ] as const) {
   test(`if the employer's domain is ${employer}, an address at ${domain} is ${type}`, (t) => {
@@ -325,6 +331,8 @@ for (const [domain, employer, isRefused] of [
   ['mail.stbrendan.org', 'stbrendan.org', false],
   ['stbarnabas.org', 'stbrendan.org', false],
   ['uhs.com', 'uhs.org', false],
+  ['va.org', 'va.gov', true],
+  ['med.va.gov', 'va.gov', false],
   ['gmail.com', 'stbrendan.org', false],
 ] as const) {
   test(`at the employer's domain ${employer}, ${domain} ${isRefused ? 'is' : 'is not'} a lookalike`, (t) => {

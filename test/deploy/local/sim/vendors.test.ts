@@ -58,6 +58,7 @@ function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'm
     generation: null,
     otherNames: [],
     profileNames: [],
+    profileSurnames: [],
     practice,
     otherStates: [],
   };

@@ -1,0 +1,104 @@
+import { isEmployerDomain } from '../person/employer-domains.ts';
+import { nameWords } from '../person/names.ts';
+import { registrableDomain } from './domains.ts';
+import { isEmployers, isOpenToAnyone, isTrade, readNamedDomain } from './email-type.ts';
+import type { Owner, Whose } from './local-part.ts';
+import { OwnNames } from './own-names.ts';
+import { testimonyOf } from './patterns.ts';
+import type { NamedCandidate } from './policy.ts';
+import type { Address } from './syntax.ts';
+
+// Decides which addresses a second source must name. One source is enough if the local part shows the
+// person, or if the source must know the person by its own data. It is not enough for an address that
+// a stranger may have, because vendors mix people up.
+
+interface Context {
+  readonly owner: Exclude<Owner, 'other_person' | 'shared'>;
+  readonly address: Address;
+  readonly whose: Whose;
+  readonly own: OwnNames;
+}
+
+/**
+ * The doubts, in order. Each is a reason why one source is not enough. The first three apply even to
+ * an address with the person's names.
+ */
+const DOUBTS: readonly ((context: Context) => boolean)[] = [
+  isBusiness,
+  isAtOthersDomain,
+  isAgainstPattern,
+  isUnknownAtWork,
+];
+
+/**
+ * Returns true if nothing shows that an address belongs to the person, and no second source names it.
+ * A source that derives addresses from the name in our request knows nobody, so an unclear address
+ * from such sources only is always doubtful.
+ */
+export function isOwnerDoubtful(
+  owner: Context['owner'],
+  { namedBy, repeatsInput }: Pick<NamedCandidate, 'namedBy' | 'repeatsInput'>,
+  address: Address,
+  whose: Whose,
+): boolean {
+  if (owner === 'unclear' && repeatsInput) return true;
+  if (namedBy > 1) return false;
+  const context = { owner, address, whose, own: new OwnNames(whose.person) };
+  return DOUBTS.some((doubts) => doubts(context));
+}
+
+/** `hblackwoodroofing@gmail.com`: any roofer called Blackwood. */
+function isBusiness({ owner }: Context): boolean {
+  return owner === 'business';
+}
+
+/**
+ * `jane.hartley@doximity.com`, `jhartley@hartleyroofing.com`, `jhartley@medbillingpros.com`: people
+ * there are customers, namesakes, or suppliers of the person.
+ */
+function isAtOthersDomain({ address: { domain }, whose, own }: Context): boolean {
+  const isUsual = isOpenToAnyone(domain) || isEmployers(domain, whose.organization);
+  if (whose.person === null || isUsual) return false;
+  const registrable = registrableDomain(domain) ?? domain;
+  if (!isEmployerDomain(registrable) || isTrade(domain)) return true;
+  return readNamedDomain(domain, own) === 'business' && !isLikeEmployer(domain, whose);
+}
+
+/** `hartleylakeside.com` of Hartley at Lakeside Urology. */
+function isLikeEmployer(domain: string, { organization, person }: Whose): boolean {
+  const names = [organization?.name ?? null, person?.practice.city ?? null];
+  const words = names.flatMap(nameWords).filter(({ length }) => length > 3);
+  return words.some((word) => domain.includes(word));
+}
+
+/** `jhartley` where the colleagues have `first.last` is often a relative's or a colleague's. */
+function isAgainstPattern({ owner, address, whose }: Context): boolean {
+  return owner === 'person' && testimonyAt(address, whose) === 'against';
+}
+
+/**
+ * `sunnyday77@hospital.org`: often a department or a colleague. It may be the person's at free mail,
+ * at a domain with both of their names, or if the local part is an employee number. This does not
+ * apply if NPPES does not have the person, because the source's response then contained the NPI.
+ */
+function isUnknownAtWork({ owner, address, whose, own }: Context): boolean {
+  const { local, domain } = address;
+  if (owner !== 'unclear' || whose.person === null || isOpenToAnyone(domain))
+    return false;
+  if (isEmployeeNumber(local, own) || testimonyAt(address, whose) === 'for') return false;
+  return !own.haveBothNamesIn(domain);
+}
+
+function testimonyAt({ local, domain }: Address, { person, patterns }: Whose) {
+  const pattern = patterns.find((one) => one.domain === domain);
+  return pattern === undefined ? null : testimonyOf(local, pattern, person);
+}
+
+/**
+ * Returns true for `1042388`, for `u0918273` with a letter for the kind of staff, and for `kls4417` of
+ * Karen L. Smith. Other letters are a colleague's, and a longer number is a telephone number.
+ */
+function isEmployeeNumber(local: string, own: OwnNames): boolean {
+  const letters = /^([a-z]{0,3})[0-9]{4,9}$/.exec(local)?.[1];
+  return letters !== undefined && (letters.length < 2 || own.areInitials(letters));
+}
