@@ -82,14 +82,10 @@ export function ownAddresses<T extends { readonly email: string }>(
   person: Person | null,
 ): readonly T[] {
   if (person === null || person.first === '') return candidates;
-  const own = new OwnNames(person);
   const readings = readName(name).filter(({ surnameFirst }) => !surnameFirst);
-  const others = readings.map(({ given }) => fullNames(given));
-  const isOther = others.every(
-    (given) =>
-      given.length > 0 && !given.some((one) => own.isGiven(one) || own.isShortForm(one)),
-  );
-  if (readings.length === 0 || !isOther) return candidates;
+  if (readings.length === 0) return candidates;
+  const isOther = readings.every((one) => hasOtherGivenName(one, person));
+  if (!isOther && !hasOtherGivenNames(name, person)) return candidates;
   const whole = nameWords(person.first).join('');
   return candidates.filter(({ email }) => {
     const letters = email
@@ -98,6 +94,31 @@ export function ownAddresses<T extends { readonly email: string }>(
       .replace(/[^a-z]/g, '');
     return letters.includes(whole);
   });
+}
+
+function hasOtherGivenName({ given }: Reading, person: Person): boolean {
+  const own = new OwnNames(person);
+  const names = fullNames(given);
+  if (names.length === 0) return false;
+  return !names.some((one) => own.isGiven(one) || own.isShortForm(one));
+}
+
+/**
+ * Returns true for a name with our surname and given names of which some are others': Maria Elena
+ * Ibarra is not Ana Maria Ibarra.
+ */
+export function hasOtherGivenNames(name: Identity['name'], person: Person): boolean {
+  const record = recordOf(person);
+  const readings = readName(name).filter(
+    (one) =>
+      !one.surnameFirst && kinshipsOf(one, record).some((kinship) => kinship !== 'none'),
+  );
+  // `David Dawei Wang` may be Dawei H. Wang, so an initial does not contradict.
+  const middle = fullNames(nameWords(person.middle)).join(' ');
+  const isOther = (one: Reading) =>
+    fullNames([...one.given, ...one.middle]).length > 1 &&
+    contradicts(one, { ...person, middle });
+  return readings.length > 0 && readings.every(isOther);
 }
 
 /** The fewest letters that an unlisted short form has, and that it leaves out. */

@@ -1,6 +1,6 @@
 import type { VendorProfile } from '../../db/lookups/candidates.ts';
 import type { Identity, Person, Subject } from '../vendors/vendor.ts';
-import { isCouple } from './identity.ts';
+import { hasOtherGivenNames, isCouple } from './identity.ts';
 import { nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import { compareSurnames, isNearSurname, type Reading, readName } from './readings.ts';
@@ -21,7 +21,8 @@ export function profileOf(
   let added: Pick<VendorProfile, 'givenNames' | 'surname'> = NOTHING;
   if (person !== null && name !== null) {
     const readings = readName(name).filter((reading) => hasOwnGivenName(reading, person));
-    if (isCouple(name) || readings.length === 0) return null;
+    if (isCouple(name) || hasOtherGivenNames(name, person)) return null;
+    if (readings.length === 0) return null;
     added = namesIn(readings, person);
   }
   const profile = { ...added, employerDomain };

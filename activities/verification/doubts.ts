@@ -1,9 +1,10 @@
 import { isEmployerDomain } from '../person/employer-domains.ts';
 import { nameWords } from '../person/names.ts';
+import { resembles } from '../person/organization-name.ts';
 import { registrableDomain } from './domains.ts';
 import { isEmployers, isOpenToAnyone, isTrade, readNamedDomain } from './email-type.ts';
 import type { Owner, Whose } from './local-part.ts';
-import { OwnNames } from './own-names.ts';
+import { OwnNames, SURNAMES } from './own-names.ts';
 import { testimonyOf } from './patterns.ts';
 import type { NamedCandidate } from './policy.ts';
 import type { Address } from './syntax.ts';
@@ -13,6 +14,10 @@ import type { Address } from './syntax.ts';
 // a stranger may have, because vendors mix people up.
 
 interface Context {
+  readonly candidate: Pick<
+    NamedCandidate,
+    'namedBy' | 'repeatsInput' | 'validatedAt' | 'begunAt'
+  >;
   readonly owner: Exclude<Owner, 'other_person' | 'shared'>;
   readonly address: Address;
   readonly whose: Whose;
@@ -20,12 +25,14 @@ interface Context {
 }
 
 /**
- * The doubts, in order. Each is a reason why one source is not enough. The first three apply even to
- * an address with the person's names.
+ * The doubts, in order. Each is a reason why one source is not enough. All but the last
+ * apply even to an address with the person's names.
  */
 const DOUBTS: readonly ((context: Context) => boolean)[] = [
   isBusiness,
   isAtOthersDomain,
+  isOldElsewhere,
+  isUsualNameElsewhere,
   isAgainstPattern,
   isUnknownAtWork,
 ];
@@ -37,13 +44,13 @@ const DOUBTS: readonly ((context: Context) => boolean)[] = [
  */
 export function isOwnerDoubtful(
   owner: Context['owner'],
-  { namedBy, repeatsInput }: Pick<NamedCandidate, 'namedBy' | 'repeatsInput'>,
+  candidate: Context['candidate'],
   address: Address,
   whose: Whose,
 ): boolean {
-  if (owner === 'unclear' && repeatsInput) return true;
-  if (namedBy > 1) return false;
-  const context = { owner, address, whose, own: new OwnNames(whose.person) };
+  if (owner === 'unclear' && candidate.repeatsInput) return true;
+  if (candidate.namedBy > 1) return false;
+  const context = { candidate, owner, address, whose, own: new OwnNames(whose.person) };
   return DOUBTS.some((doubts) => doubts(context));
 }
 
@@ -56,19 +63,45 @@ function isBusiness({ owner }: Context): boolean {
  * `jane.hartley@doximity.com`, `jhartley@hartleyroofing.com`, `jhartley@medbillingpros.com`: people
  * there are customers, namesakes, or suppliers of the person.
  */
-function isAtOthersDomain({ address: { domain }, whose, own }: Context): boolean {
-  const isUsual = isOpenToAnyone(domain) || isEmployers(domain, whose.organization);
-  if (whose.person === null || isUsual) return false;
+function isAtOthersDomain(context: Context): boolean {
+  const { address, own, whose } = context;
+  const { domain } = address;
+  if (whose.person === null || isOpenToAnyone(domain)) return false;
+  if (isEmployers(domain, whose.organization)) return false;
   const registrable = registrableDomain(domain) ?? domain;
   if (!isEmployerDomain(registrable) || isTrade(domain)) return true;
-  return readNamedDomain(domain, own) === 'business' && !isLikeEmployer(domain, whose);
+  return readNamedDomain(domain, own) === 'business' && isElsewhere(context);
 }
 
-/** `hartleylakeside.com` of Hartley at Lakeside Urology. */
-function isLikeEmployer(domain: string, { organization, person }: Whose): boolean {
-  const names = [organization?.name ?? null, person?.practice.city ?? null];
-  const words = names.flatMap(nameWords).filter(({ length }) => length > 3);
-  return words.some((word) => domain.includes(word));
+const YEAR_MS = 365 * 86_400_000;
+
+/** An address at another employer that the source last saw a year ago: perhaps of an earlier job. */
+function isOldElsewhere(context: Context): boolean {
+  const { validatedAt, begunAt } = context.candidate;
+  const isOld = validatedAt !== null && begunAt - validatedAt.getTime() > YEAR_MS;
+  return isOld && isElsewhere(context);
+}
+
+/** The number of surnames that so many people have that most companies employ a namesake. */
+const USUAL = 500;
+const USUAL_SURNAMES: ReadonlySet<string> = new Set([...SURNAMES].slice(0, USUAL));
+
+/** `john.miller@ford.com`: companies have many employees of this name. */
+function isUsualNameElsewhere(context: Context): boolean {
+  const { owner, address, own, whose } = context;
+  const { person } = whose;
+  if (person === null || owner !== 'person' || !isElsewhere(context)) return false;
+  if (readNamedDomain(address.domain, own) !== null) return false;
+  return nameWords(person.last).every((word) => USUAL_SURNAMES.has(word));
+}
+
+/** Returns true for a domain that has nothing to do with the likeliest employer. */
+function isElsewhere({ address: { domain }, whose }: Context): boolean {
+  const { person, organization } = whose;
+  if (person === null || isOpenToAnyone(domain)) return false;
+  if (isEmployers(domain, organization)) return false;
+  const registrable = registrableDomain(domain) ?? domain;
+  return organization === null || !resembles(registrable, organization.name);
 }
 
 /** `jhartley` where the colleagues have `first.last` is often a relative's or a colleague's. */

@@ -12,6 +12,9 @@ import { OwnNames } from './own-names.ts';
 import { type Kind, readPieces } from './pieces.ts';
 
 const ALUMNI = /(?:^|\.)(?:alum|[^.]*alumni)(?:\.|$)/;
+/** Words for a family, and suffixes for its domains. */
+const FAMILY: ReadonlySet<string> = new Set(['family', 'home', 'house', 'clan', 'folks']);
+const FAMILY_SUFFIX = /\.(?:family|name)$/;
 /** Suffixes under which practices have domains. */
 const CARE_SUFFIX =
   /\.(?:care|clinic|dental|dentist|doctor|health|hospital|md|surgery|vision)$/;
@@ -90,12 +93,14 @@ export function readNamedDomain(domain: string, own: OwnNames): NamedDomain | nu
     return null;
   if (isTrade(domain)) return 'business';
   const words = pieces.filter(({ kind }) => kind === 'role' || kind === 'title');
-  const isPractice = words.some(({ text }) => text !== 'family');
+  const isPractice = words.some(({ text }) => !FAMILY.has(text));
   if (isPractice || CARE_SUFFIX.test(domain)) return 'practice';
+  const isFamily = pieces.some(({ text }) => FAMILY.has(text));
+  if (isFamily || FAMILY_SUFFIX.test(domain)) return 'family';
   const unknown = pieces.filter(({ kind }) => UNKNOWN.includes(kind));
   const length = unknown.reduce((sum, { text }) => sum + text.length, 0);
   if (length >= MIN_TRADE) return 'business';
-  return words.length > 0 ? 'family' : 'person';
+  return 'person';
 }
 
 /**

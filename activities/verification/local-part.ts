@@ -211,19 +211,26 @@ function suffixOf(reading: Reading): string | null {
   return match?.[1] ?? null;
 }
 
-/** People rarely call themselves `mrs` in an address, and their spouses have the surname. */
+/**
+ * `mrs.smith`, `mrs.john.smith`: people rarely call themselves `mrs` in an address, and a spouse has
+ * their surname or their whole name.
+ */
 function isSpouse(reading: Reading): boolean {
-  return reading.hasCourtesy && reading.hasOnly('surname');
+  return reading.hasCourtesy && reading.hasOnly('surname', ...GIVEN);
 }
 
-/** Returns true for the person's given name and surname with a middle name that is not theirs. */
-function hasOtherMiddleName(reading: Reading): boolean {
-  const { own, pieces } = reading;
+/**
+ * `john.peter.fowler` and `johnpfowler` of John Quincy Fowler: the given name and the surname with a
+ * middle name or an initial that is not theirs.
+ */
+function hasOtherMiddleName({ own, pieces }: Reading): boolean {
   const [first, middle, last] = pieces;
-  if (pieces.length !== 3 || !own.hasFullMiddleName || middle === undefined) return false;
-  const isBetween = first?.kind === 'given' && last?.kind === 'surname';
-  const isToken = middle.token !== first?.token && middle.token !== last?.token;
-  return isBetween && isToken && middle.kind === 'otherGiven';
+  if (pieces.length !== 3 || first?.kind !== 'given' || last?.kind !== 'surname') {
+    return false;
+  }
+  if (middle?.kind === 'letter') return own.hasMiddleName;
+  const isToken = middle?.token !== first.token && middle?.token !== last.token;
+  return own.hasFullMiddleName && isToken && middle?.kind === 'otherGiven';
 }
 
 /** Returns true for the surname of a colleague, without the person's surname. */
@@ -280,14 +287,15 @@ function hasOnlySurname(reading: Reading): boolean {
   return reading.hasOnly('surname');
 }
 
-/** `maryjo`, `johns`, `jquincy`, `ntanh` of Nguyen Thi Anh */
+/** `maryjo`, `johns`, `johnjr`, `jquincy`, `ntanh` of Nguyen Thi Anh */
 function hasOnlyGivenNames(reading: Reading): boolean {
-  return reading.has(...GIVEN) && reading.hasOnly(...GIVEN, 'initial', 'surnameInitial');
+  const others = ['initial', 'surnameInitial', 'generation'] as const;
+  return reading.has(...GIVEN) && reading.hasOnly(...GIVEN, ...others);
 }
 
-/** `davida` of David Abbott, although Davida is a name too. */
+/** `davida` and `david.ab` of David Abbott, although Davida is a name too. */
 function hasGivenAndInitial({ own, local }: Reading): boolean {
-  return own.isGivenWithInitial(local);
+  return own.isGivenWithInitial(local.replace(/[._-]/, ''));
 }
 
 /** `jks1234`, `ejw` */

@@ -58,7 +58,14 @@ function resemblesEmployer(domain: string, employerDomain: string): boolean {
   // Nobody else is called like an institution: `va.org` is not `va.gov`.
   if (INSTITUTION.test(employer) && name === employerName) return true;
   if (employerName.length < MIN_EMPLOYER_NAME) return false;
+  // `bright-mill.com` for `brightmill.com`, and `medchu1a.com` for `medchula.com`.
+  if (asTyped(name) === asTyped(employerName)) return true;
   return isNear(name, employerName, 1);
+}
+
+/** Returns a name without hyphens, and with letters in place of the digits that resemble them. */
+function asTyped(name: string): string {
+  return name.replaceAll('-', '').replaceAll('1', 'l').replaceAll('0', 'o');
 }
 
 /**

@@ -177,10 +177,16 @@ export class OwnNames {
     return isShort && [...text].every((letter) => this.initials.has(letter));
   }
 
-  /** Returns true for a given name and the surname's initial, such as `davida` of David Abbott. */
+  /**
+   * Returns true for a given name and the beginning of the surname, such as `davida` and `davidab` of
+   * David Abbott.
+   */
   isGivenWithInitial(letters: string): boolean {
-    const last = letters.charAt(letters.length - 1);
-    return this.surnameInitials.has(last) && this.given.includes(letters.slice(0, -1));
+    return this.given.some((given) => {
+      const rest = letters.slice(given.length);
+      if (rest === '' || !letters.startsWith(given)) return false;
+      return [...this.surnames].some((surname) => surname.startsWith(rest));
+    });
   }
 
   /**

@@ -239,7 +239,7 @@ function titleOf(text: string, place: Place, own: OwnNames): Kind | null {
 /** Initials of the person, such as `jr` of John R. Smith, are not a generation. */
 function isGeneration(text: string, isToken: boolean, { initials }: OwnNames): boolean {
   if (text.length < 2 || generationOf(text) === null) return false;
-  if (!isToken && text !== 'jr') return false;
+  if (!isToken && text !== 'jr' && text !== 'sr') return false;
   return ![...text].every((letter) => initials.has(letter));
 }
 

@@ -436,11 +436,7 @@ test('erasing an address also makes us forget which vendors had no result for it
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
-  await eraseSubject(
-    db,
-    { ...ASKED, reason: 'test' },
-    { email: employeeEmail(npi) },
-  );
+  await eraseSubject(db, { ...ASKED, reason: 'test' }, { email: employeeEmail(npi) });
   const [kept] =
     await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
   t.is(kept?.facts, 0);

@@ -543,6 +543,7 @@ test('a profile with another given name adds only addresses with our whole given
   const ownIn = (name: string) =>
     ownAddresses(candidates, named(full(name), { npi: NPI }), andrea).length;
   t.is(ownIn('Andrew Howard'), 1);
+  t.is(ownIn('Andrea Louise Howard'), 1, 'another middle name');
   for (const name of ['Andrea Howard', 'Andi Howard', 'A. Howard', 'June Howard', '']) {
     t.is(ownIn(name), 3, name);
   }

@@ -284,7 +284,7 @@ const RULES: readonly (readonly [
     {
       person: 'jpfowler john.paul.fowler john.p.fowler pfowler',
       unclear: 'jqfowler jkfowler',
-      other_person: 'john.peter.fowler',
+      other_person: 'john.peter.fowler john.q.fowler johnqfowler',
     },
   ],
   [
@@ -301,7 +301,7 @@ const RULES: readonly (readonly [
     whose('Harriet, , Blackwood', null),
     'gmail.com',
     {
-      business: 'hblackwoodquilts blackwoodkennels',
+      business: 'hblackwoodquilts blackwoodpuppies',
       shared: 'hblackwoodroofing blackwoodcleaning',
       person: 'hblackwoodtx harrietblackwoodgolf blackwoodmd hblackwood1970',
     },
@@ -349,7 +349,10 @@ const RULES: readonly (readonly [
     'a generation that NPPES does not have is somebody else',
     whose('Robert, , Kessler', null),
     'clinic.org',
-    { other_person: 'robert.kessler.jr rkesslerjr bob.kessler.iii robert.kessler.sr' },
+    {
+      other_person:
+        'robert.kessler.jr rkesslerjr rkesslersr bob.kessler.iii robert.kessler.sr',
+    },
   ],
   [
     'the generation of the record is the person, who may be called Jun',
@@ -370,7 +373,10 @@ const RULES: readonly (readonly [
     'a title such as mrs with only the surname means a spouse',
     whose('Ramon, , Delgado', null),
     'clinic.org',
-    { other_person: 'mrs.delgado mrsdelgado mr.delgado', person: 'dr.delgado' },
+    {
+      other_person: 'mrs.delgado mrsdelgado mr.delgado mrs.ramon.delgado',
+      person: 'dr.delgado',
+    },
   ],
   [
     'initials with a number are the person only if all initials fit',

@@ -299,6 +299,7 @@ for (const [domain, vendorType, type] of [
   ['hartley.net', null, 'professional'],
   ['hartleydental.com', 'personal', 'professional'],
   ['hartley.clinic', 'personal', 'professional'],
+  ['hartley.family', null, 'personal'],
   ['clinic.com', 'professional', 'professional'],
   ['va.gov', 'personal', 'professional'],
   ['mail.mil', 'personal', 'professional'],
@@ -328,6 +329,8 @@ for (const [domain, employer, type] of [
 for (const [domain, employer, isRefused] of [
   ['stbrendan.com', 'stbrendan.org', true],
   ['stbrenden.org', 'stbrendan.org', true],
+  ['st-brendan.org', 'stbrendan.org', true],
+  ['centra1health.org', 'centralhealth.org', true],
   ['mail.stbrendan.org', 'stbrendan.org', false],
   ['stbarnabas.org', 'stbrendan.org', false],
   ['uhs.com', 'uhs.org', false],
