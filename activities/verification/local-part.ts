@@ -127,12 +127,13 @@ class Reading {
   }
 }
 
-interface Rule {
+/** Rules with the same result. Each is a function, whose name is the name of the rule. */
+interface Rules {
   readonly owner: Owner;
-  /** Where the rule holds; everywhere by default. Anyone can have a mailbox at free mail. */
+  /** Where the rules hold; everywhere by default. Anyone can have a mailbox at free mail. */
   readonly at?: 'free mail';
-  /** Returns true if the rule decides. Its name is the name of the rule. */
-  readonly decides: (reading: Reading) => boolean;
+  /** The rules, in order. A rule decides if it returns true. */
+  readonly anyOf: readonly ((reading: Reading) => boolean)[];
 }
 
 const LETTERS: readonly Kind[] = ['initial', 'surnameInitial', 'letter'];
@@ -145,49 +146,73 @@ const UNRELATED_NAME: readonly Kind[] = ['letter', ...OTHER_NAMES, 'letters'];
  * The rules, in order. The first rule that decides is used, and the default is `unclear`. Then a
  * second source must name an address at work, and one source is enough for a handle at free mail.
  */
-const RULES: readonly Rule[] = [
-  // `doctor`, `mail`. First, because the other rules compare the pieces that are left.
-  { owner: 'shared', decides: hasOnlyTitles },
-  // `smithoffice`, `frontdesk`. Before the names, because an office's mailbox has the name too.
-  { owner: 'shared', decides: hasRole },
-  // `robert.kessler.jr`, `mrs.delgado`, `john.peter.fowler`, `zorblat.smith`: relatives with the person's surname.
-  // Before the person's names, because a part of the address is the person's.
-  { owner: 'other_person', decides: hasOtherGeneration },
-  { owner: 'other_person', decides: isSpouse },
-  { owner: 'other_person', decides: hasOtherMiddleName },
-  { owner: 'other_person', decides: hasOtherNameAndSurname },
-  // `agarcia`: Garcia works at the same place. Before the given names, because `a` may be Ann.
-  { owner: 'other_person', decides: isColleague },
-  // `hblackwoodroofing`. Before an initial with a surname, which it contains.
-  { at: 'free mail', owner: 'business', decides: isBusiness },
-  // `john.q.smith`, `jqsmith`, `smithj`, `hartlj`, `drsmith`, `maryjo`, `davida`, `ejw`: the forms
-  // that people use. Before other people's names, because most names are also somebody else's.
-  { owner: 'person', decides: hasGivenAndSurname },
-  { owner: 'person', decides: hasInitialAndSurname },
-  { owner: 'person', decides: hasSurnameAndInitial },
-  { owner: 'person', decides: hasCutName },
-  { owner: 'person', decides: hasOnlySurname },
-  { owner: 'person', decides: hasOnlyGivenNames },
-  { owner: 'person', decides: hasGivenAndInitial },
-  { owner: 'person', decides: isInitials },
-  // `karensmith`, `ksmith`, `chidi.okwuosa`, `mariagonzalez`: a relative, or the
-  // whole name of somebody else. They stay other people's even if two sources name them.
-  { owner: 'other_person', decides: hasOtherGivenAndSurname },
-  { owner: 'other_person', decides: hasOtherInitialAndSurname },
-  { owner: 'other_person', decides: hasOtherWords },
-  { owner: 'other_person', decides: isOtherFullName },
-  // `thomas.greer`, `mgonzalez`: perhaps a former surname. Only at free mail, where one source is
-  // enough for an unclear address.
-  { at: 'free mail', owner: 'other_person', decides: hasGivenAndOtherSurname },
-  { at: 'free mail', owner: 'other_person', decides: hasOtherInitialAndName },
+const RULES: readonly Rules[] = [
+  {
+    // `doctor`, `smithoffice`, `frontdesk`. Before the names, because an office's mailbox may have
+    // the name too.
+    owner: 'shared',
+    anyOf: [hasOnlyTitles, hasRole],
+  },
+  {
+    // `robert.kessler.jr`, `mrs.delgado`, `john.peter.fowler`, `zorblat.smith`, `agarcia`: relatives
+    // and colleagues. Before the person's names, because a part of the address is the person's.
+    owner: 'other_person',
+    anyOf: [
+      hasOtherGeneration,
+      isSpouse,
+      hasOtherMiddleName,
+      hasOtherNameAndSurname,
+      isColleague,
+    ],
+  },
+  {
+    // `hblackwoodroofing`. Before an initial with a surname, which it contains.
+    owner: 'business',
+    at: 'free mail',
+    anyOf: [isBusiness],
+  },
+  {
+    // `john.q.smith`, `jqsmith`, `smithj`, `hartlj`, `drsmith`, `maryjo`, `davida`, `ejw`: the forms
+    // that people use. Before other people's names, because most names are also somebody else's.
+    owner: 'person',
+    anyOf: [
+      hasGivenAndSurname,
+      hasInitialAndSurname,
+      hasSurnameAndInitial,
+      hasCutName,
+      hasOnlySurname,
+      hasOnlyGivenNames,
+      hasGivenAndInitial,
+      isInitials,
+    ],
+  },
+  {
+    // `karensmith`, `ksmith`, `chidi.okwuosa`, `mariagonzalez`: a relative, or the whole name of
+    // somebody else. They stay other people's even if two sources name them.
+    owner: 'other_person',
+    anyOf: [
+      hasOtherGivenAndSurname,
+      hasOtherInitialAndSurname,
+      hasOtherWords,
+      isOtherFullName,
+    ],
+  },
+  {
+    // `thomas.greer`, `mgonzalez`: perhaps a former surname. Only at free mail, where one source is
+    // enough for an unclear address.
+    owner: 'other_person',
+    at: 'free mail',
+    anyOf: [hasGivenAndOtherSurname, hasOtherInitialAndName],
+  },
 ];
 
 function readOwner(reading: Reading): Owner {
   if (reading.letters === '') return 'unclear';
-  const rule = RULES.find(
-    ({ at, decides }) => (at === undefined || reading.isFreeMail) && decides(reading),
-  );
-  return rule === undefined ? 'unclear' : rule.owner;
+  const rules = RULES.find(({ at, anyOf }) => {
+    const holds = at === undefined || reading.isFreeMail;
+    return holds && anyOf.some((decides) => decides(reading));
+  });
+  return rules === undefined ? 'unclear' : rules.owner;
 }
 
 function hasOnlyTitles({ pieces }: Reading): boolean {
