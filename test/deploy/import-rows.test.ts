@@ -155,7 +155,7 @@ test('an imported address is rejected if it does not fit the person in NPPES', a
   const rows: [string, string][] = [
     [`${person},john.smith@cedar.com,${ago(3)},`, 'stored'],
     [`${person},karen.jones@cedar.com,${ago(3)},`, 'other_person'],
-    [`${person},kjones@cedar.com,${ago(3)},`, 'other_person'],
+    [`${person},ksmith@cedar.com,${ago(3)},`, 'other_person'],
     [`${person},billing@cedar.com,${ago(3)},`, 'shared'],
     [`${person},jsmith@typed.cedar.com,${ago(3)},`, 'direct'],
     [`${person},jsmith@cedar.com,${ago(3)},Dr. John Q. Smith MD`, 'stored'],
