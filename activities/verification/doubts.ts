@@ -1,10 +1,9 @@
 import { isEmployerDomain } from '../person/employer-domains.ts';
-import { nameWords } from '../person/names.ts';
 import { resembles } from '../person/organization-name.ts';
 import { registrableDomain } from './domains.ts';
 import { isEmployers, isOpenToAnyone, isTrade, readNamedDomain } from './email-type.ts';
 import type { Owner, Whose } from './local-part.ts';
-import { OwnNames, SURNAMES } from './own-names.ts';
+import { OwnNames } from './own-names.ts';
 import { testimonyOf } from './patterns.ts';
 import type { NamedCandidate } from './policy.ts';
 import type { Address } from './syntax.ts';
@@ -25,14 +24,13 @@ interface Context {
 }
 
 /**
- * The doubts, in order. Each is a reason why one source is not enough. All but the last
- * apply even to an address with the person's names.
+ * The doubts, in order. Each is a reason why one source is not enough. All but the last apply even to
+ * an address with the person's names.
  */
 const DOUBTS: readonly ((context: Context) => boolean)[] = [
   isBusiness,
   isAtOthersDomain,
   isOldElsewhere,
-  isUsualNameElsewhere,
   isAgainstPattern,
   isUnknownAtWork,
 ];
@@ -63,14 +61,14 @@ function isBusiness({ owner }: Context): boolean {
  * `jane.hartley@doximity.com`, `jhartley@hartleyroofing.com`, `jhartley@medbillingpros.com`: people
  * there are customers, namesakes, or suppliers of the person.
  */
-function isAtOthersDomain(context: Context): boolean {
-  const { address, own, whose } = context;
-  const { domain } = address;
-  if (whose.person === null || isOpenToAnyone(domain)) return false;
-  if (isEmployers(domain, whose.organization)) return false;
+function isAtOthersDomain({ address: { domain }, whose, own }: Context): boolean {
+  const { person, organization } = whose;
+  if (person === null || isOpenToAnyone(domain)) return false;
+  if (isEmployers(domain, organization)) return false;
   const registrable = registrableDomain(domain) ?? domain;
   if (!isEmployerDomain(registrable) || isTrade(domain)) return true;
-  return readNamedDomain(domain, own) === 'business' && isElsewhere(context);
+  if (resembles(registrable, organization?.name ?? null)) return false;
+  return readNamedDomain(domain, own) === 'business';
 }
 
 const YEAR_MS = 365 * 86_400_000;
@@ -82,26 +80,14 @@ function isOldElsewhere(context: Context): boolean {
   return isOld && isElsewhere(context);
 }
 
-/** The number of surnames that so many people have that most companies employ a namesake. */
-const USUAL = 500;
-const USUAL_SURNAMES: ReadonlySet<string> = new Set([...SURNAMES].slice(0, USUAL));
-
-/** `john.miller@ford.com`: companies have many employees of this name. */
-function isUsualNameElsewhere(context: Context): boolean {
-  const { owner, address, own, whose } = context;
-  const { person } = whose;
-  if (person === null || owner !== 'person' || !isElsewhere(context)) return false;
-  if (readNamedDomain(address.domain, own) !== null) return false;
-  return nameWords(person.last).every((word) => USUAL_SURNAMES.has(word));
-}
-
-/** Returns true for a domain that has nothing to do with the likeliest employer. */
-function isElsewhere({ address: { domain }, whose }: Context): boolean {
-  const { person, organization } = whose;
-  if (person === null || isOpenToAnyone(domain)) return false;
-  if (isEmployers(domain, organization)) return false;
-  const registrable = registrableDomain(domain) ?? domain;
-  return organization === null || !resembles(registrable, organization.name);
+/**
+ * Returns true for a domain that has nothing to do with the likeliest employer. We know the domains
+ * of few employers. If this one's is unknown, the address may be there.
+ */
+function isElsewhere({ address: { domain }, whose: { organization } }: Context): boolean {
+  if (organization === null || organization.domain === null) return false;
+  if (isOpenToAnyone(domain) || isEmployers(domain, organization)) return false;
+  return !resembles(registrableDomain(domain) ?? domain, organization.name);
 }
 
 /** `jhartley` where the colleagues have `first.last` is often a relative's or a colleague's. */
