@@ -11,7 +11,7 @@ const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url))
 /**
  * Returns true if a domain may belong to an employer. Three kinds of domains do not: free mail
  * services, services for Direct messages, and the domains in not-employers.txt. The last kind
- * belongs to suppliers of the provider, such as makers of record systems.
+ * belongs to companies that don't treat patients, such as makers of record systems.
  * @param domain registrable
  */
 export function isEmployerDomain(domain: string): boolean {

@@ -12,12 +12,6 @@ import {
 } from './readings.ts';
 
 /**
- * The surnames that may be a maiden name. Rarer ones are often given names that immigrants brought,
- * such as Rahim.
- */
-const FREQUENT_SURNAMES = new Set([...SURNAMES].slice(0, 10_000));
-
-/**
  * Checks that a response is about the person with the requested NPI in NPPES. This is the
  * main protection against returning a stranger's address.
  *
@@ -25,8 +19,8 @@ const FREQUENT_SURNAMES = new Set([...SURNAMES].slice(0, 10_000));
  *   name, the name is still compared, because sources sometimes guess the NPI of a profile. A given
  *   name on record is enough, or a surname that is nearly equal, because people marry, go by
  *   another first name, and are misspelled.
- * - A generation that contradicts NPPES is a relative's: Sr. is not Jr. A couple's profile, such as
- *   `Bill & Sue Ames`, is nobody's.
+ * - A profile with another generation is a relative's: Sr. is not Jr. A couple's profile, such as
+ *   `Bill & Sue Ames`, is rejected.
  * - If the response contains no NPI, the name must agree with NPPES, and no other detail may
  *   contradict it. These details are the state and the middle name or initial. They are not compared
  *   if the response has the requested NPI, because people move or write their names differently.
@@ -58,7 +52,9 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
 export function isCouple(name: Identity['name']): boolean {
   if (name === null) return false;
   const text = name.kind === 'full' ? name.full : `${name.first} ${name.last}`;
-  return /&|\band\b/i.test(text);
+  // A specialty may follow a comma: `Jane Doe MD, Obstetrics & Gynecology`.
+  const [people = ''] = text.split(',');
+  return /\s(?:&|and)\s/i.test(people);
 }
 
 function hasOtherGeneration(readings: readonly Reading[], person: Person): boolean {
@@ -69,6 +65,9 @@ function hasOtherGeneration(readings: readonly Reading[], person: Person): boole
       generation !== person.generation,
   );
 }
+
+/** The fewest letters of a given name that is searched inside a word. */
+const MIN_WHOLE = 4;
 
 /**
  * Returns the addresses of a profile that may be the person's. A profile with another given name may
@@ -88,16 +87,16 @@ export function ownAddresses<T extends { readonly email: string }>(
   if (!isOther && !hasOtherGivenNames(name, person)) return candidates;
   const whole = nameWords(person.first).join('');
   return candidates.filter(({ email }) => {
-    const letters = email
-      .toLowerCase()
-      .replace(/@.*/, '')
-      .replace(/[^a-z]/g, '');
-    return letters.includes(whole);
+    const [local = ''] = email.toLowerCase().split('@');
+    const words = local.split(/[^a-z]+/);
+    // The letters of a short name occur in other names by chance.
+    if (whole.length < MIN_WHOLE) return words.includes(whole);
+    return words.join('').includes(whole);
   });
 }
 
 function hasOtherGivenName({ given }: Reading, person: Person): boolean {
-  const own = new OwnNames(person);
+  const own = namesOnRecord(person);
   const names = fullNames(given);
   if (names.length === 0) return false;
   return !names.some((one) => own.isGiven(one) || own.isShortForm(one));
@@ -121,6 +120,11 @@ export function hasOtherGivenNames(name: Identity['name'], person: Person): bool
   return readings.length > 0 && readings.every(isOther);
 }
 
+/** Returns the names without those of vendors' profiles, which may be wrong. */
+function namesOnRecord(person: Person): OwnNames {
+  return new OwnNames({ ...person, profileNames: [], profileSurnames: [] });
+}
+
 /** The fewest letters that an unlisted short form has, and that it leaves out. */
 const SHORT_FORM = { letters: 4, missing: 3 };
 
@@ -131,9 +135,11 @@ const SHORT_FORM = { letters: 4, missing: 3 };
 function isOwnGiven(name: string, { first, middle }: Person, own: OwnNames): boolean {
   if (own.isGiven(name)) return true;
   if (name.length < SHORT_FORM.letters || !own.isShortForm(name)) return false;
-  return [...nameWords(first), ...nameWords(middle)].some(
-    (one) => one.includes(name) && one.length - name.length >= SHORT_FORM.missing,
-  );
+  return [...nameWords(first), ...nameWords(middle)].some((one) => {
+    // Brianna is not Anna, although both end alike.
+    if (GIVEN_NAMES.has(one) && GIVEN_NAMES.has(name)) return false;
+    return one.includes(name) && one.length - name.length >= SHORT_FORM.missing;
+  });
 }
 
 /** Decides whether a response without an NPI is about the person. */
@@ -223,7 +229,7 @@ function namesAgree(reading: Reading, person: Person): boolean {
   const middle = nameWords(person.middle);
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
   const [called] = fullNames(reading.given);
-  if (called !== undefined && isOwnGiven(called, person, new OwnNames(person)))
+  if (called !== undefined && isOwnGiven(called, person, namesOnRecord(person)))
     return true;
   if (!kinships.includes('same')) return false;
   return record.some(({ given }) => sharesInitial(reading.given[0], given[0]));
@@ -255,13 +261,13 @@ function sharesInitial(one = '', other = ''): boolean {
 }
 
 /**
- * Returns true if the given names of a response contradict our record. They do if each side has one
- * that the other side lacks: `John Peter Miller` and `John P Miller` are not John Quincy Miller, but
+ * Returns true if the given names of a response contradict our record. Names contradict if each side
+ * has one that the other lacks: `John Peter Miller` and `John P Miller` are not John Quincy Miller, but
  * may be John Miller. Only a maiden name may stand in place of our middle name:
  * Mary Smith Jones may be Mary Ann Jones, but Maria Lopez Cruz is not Maria Ruiz Cruz.
  */
 function contradicts(reading: Reading, person: Person): boolean {
-  const own = new OwnNames(person);
+  const own = namesOnRecord(person);
   const middle = nameWords(person.middle);
   return recordOf(person).every(({ given, family }) => {
     const kinship = compareSurnames(reading.family, family);
@@ -329,9 +335,12 @@ function isOurSurname(
   });
 }
 
-/** Returns true for a frequent surname that is not also a given name. */
+/**
+ * Returns true for a frequent surname that is not also a given name. Rarer ones are often given names
+ * that immigrants brought, such as Rahim.
+ */
 function isSurname(name: string): boolean {
-  return FREQUENT_SURNAMES.has(name) && !GIVEN_NAMES.has(name);
+  return SURNAMES.has(name) && !GIVEN_NAMES.has(name);
 }
 
 /**

@@ -10,7 +10,7 @@ import { employerDomainsOf } from './subject.ts';
  * Returns what a vendor's own profile of a person adds to our record. Some people use a name that
  * NPPES does not have: the profile of Dawei Wang may say `David Dawei Wang`, and that of Ani Sargsyan
  * `Ani Sarkissyan`. A profile without any of the given names on record adds nothing. It may be a
- * relative's, even if it has our NPI. So may a couple's.
+ * relative's, even if it has our NPI. A couple's profile adds nothing either.
  * @param identity of a response that is about this person
  * @returns null if it adds nothing
  */

@@ -12,6 +12,8 @@ import type { Address } from './syntax.ts';
 // person, or if the source must know the person by its own data. It is not enough for an address that
 // a stranger may have, because vendors mix people up.
 
+const PROFILE = 'vendor_profile';
+
 interface Context {
   readonly candidate: Pick<
     NamedCandidate,
@@ -28,7 +30,7 @@ interface Context {
  * an address with the person's names.
  */
 const DOUBTS: readonly ((context: Context) => boolean)[] = [
-  isBusiness,
+  hasDoubtfulName,
   isAtOthersDomain,
   isOldElsewhere,
   isAgainstPattern,
@@ -37,8 +39,8 @@ const DOUBTS: readonly ((context: Context) => boolean)[] = [
 
 /**
  * Returns true if nothing shows that an address belongs to the person, and no second source names it.
- * A source that derives addresses from the name in our request knows nobody, so an unclear address
- * from such sources only is always doubtful.
+ * A source that derives addresses from our request doesn't know the person, so an unclear address from
+ * such sources only is always doubtful.
  */
 export function isOwnerDoubtful(
   owner: Context['owner'],
@@ -52,9 +54,9 @@ export function isOwnerDoubtful(
   return DOUBTS.some((doubts) => doubts(context));
 }
 
-/** `hblackwoodroofing@gmail.com`: any roofer called Blackwood. */
-function isBusiness({ owner }: Context): boolean {
-  return owner === 'business';
+/** `hblackwoodquilts@gmail.com`, `john.m.hartley` of John Q. Hartley: perhaps a namesake. */
+function hasDoubtfulName({ owner }: Context): boolean {
+  return owner === 'doubtful';
 }
 
 /**
@@ -64,16 +66,22 @@ function isBusiness({ owner }: Context): boolean {
 function isAtOthersDomain({ address: { domain }, whose, own }: Context): boolean {
   const { person, organization } = whose;
   if (person === null || isOpenToAnyone(domain)) return false;
-  if (isEmployers(domain, organization)) return false;
+  // A vendor's profile can name a portal as the employer, and would then confirm itself.
+  const isConfirmed =
+    organization?.source !== PROFILE && isEmployers(domain, organization);
+  if (isConfirmed) return false;
+  const name = organization?.name ?? null;
   const registrable = registrableDomain(domain) ?? domain;
-  if (!isEmployerDomain(registrable) || isTrade(domain)) return true;
-  if (resembles(registrable, organization?.name ?? null)) return false;
-  return readNamedDomain(domain, own) === 'business';
+  if (!isEmployerDomain(registrable) || isTrade(domain, name)) return true;
+  return !resembles(registrable, name) && readNamedDomain(domain, own) === 'business';
 }
 
 const YEAR_MS = 365 * 86_400_000;
 
-/** An address at another employer that the source last saw a year ago: perhaps of an earlier job. */
+/**
+ * Returns true for an address at another employer that the source last saw over a year ago. The person
+ * may have left.
+ */
 function isOldElsewhere(context: Context): boolean {
   const { validatedAt, begunAt } = context.candidate;
   const isOld = validatedAt !== null && begunAt - validatedAt.getTime() > YEAR_MS;
@@ -81,8 +89,8 @@ function isOldElsewhere(context: Context): boolean {
 }
 
 /**
- * Returns true for a domain that has nothing to do with the likeliest employer. We know the domains
- * of few employers. If this one's is unknown, the address may be there.
+ * Returns true for a domain that has nothing to do with the likeliest employer. If we don't know the
+ * employer's domain, the address may be there.
  */
 function isElsewhere({ address: { domain }, whose: { organization } }: Context): boolean {
   if (organization === null || organization.domain === null) return false;
@@ -105,7 +113,8 @@ function isUnknownAtWork({ owner, address, whose, own }: Context): boolean {
   if (owner !== 'unclear' || whose.person === null || isOpenToAnyone(domain))
     return false;
   if (isEmployeeNumber(local, own) || testimonyAt(address, whose) === 'for') return false;
-  return !own.haveBothNamesIn(domain);
+  const [label = ''] = (registrableDomain(domain) ?? domain).split('.');
+  return !own.areBothNames(label.replaceAll('-', ''));
 }
 
 function testimonyAt({ local, domain }: Address, { person, patterns }: Whose) {

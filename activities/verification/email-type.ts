@@ -1,5 +1,6 @@
 import { parse } from 'tldts';
 import type { EmailType } from '../../db/words.ts';
+import { nameWords } from '../person/names.ts';
 import type { Subject } from '../vendors/vendor.ts';
 import {
   INSTITUTION,
@@ -67,8 +68,11 @@ export function isEmployers(
  */
 export type NamedDomain = 'family' | 'practice' | 'person' | 'business';
 
-/** The fewest unknown letters next to a surname that may be a trade, such as `law`. */
-const MIN_TRADE = 3;
+/** The fewest unknown letters next to a surname in a domain that name a business, such as `law`. */
+const MIN_UNKNOWN = 3;
+
+/** The fewest letters of a trade that counts anywhere in a domain. */
+const MIN_INSIDE = 7;
 const UNKNOWN: readonly Kind[] = [
   'otherGiven',
   'otherSurname',
@@ -91,7 +95,7 @@ export function readNamedDomain(domain: string, own: OwnNames): NamedDomain | nu
   const pieces = readPieces(label, vocabulary);
   if (!pieces.some(({ kind, text }) => kind === 'surname' && text.length > 3))
     return null;
-  if (isTrade(domain)) return 'business';
+  if (isTrade(domain, null)) return 'business';
   const words = pieces.filter(({ kind }) => kind === 'role' || kind === 'title');
   const isPractice = words.some(({ text }) => !FAMILY.has(text));
   if (isPractice || CARE_SUFFIX.test(domain)) return 'practice';
@@ -99,19 +103,24 @@ export function readNamedDomain(domain: string, own: OwnNames): NamedDomain | nu
   if (isFamily || FAMILY_SUFFIX.test(domain)) return 'family';
   const unknown = pieces.filter(({ kind }) => UNKNOWN.includes(kind));
   const length = unknown.reduce((sum, { text }) => sum + text.length, 0);
-  if (length >= MIN_TRADE) return 'business';
+  if (length >= MIN_UNKNOWN) return 'business';
   return 'person';
 }
 
 /**
- * Returns true if the name of a domain says that the company there does not treat patients. Short
- * words count only at the end, because others contain them by chance.
+ * Returns true if the name of a domain says that the company there does not treat patients. Words of
+ * the person's own organization don't count. Shorter words count only at the end of the name, because
+ * others contain them by chance.
+ * @param organization the name of the person's organization
  */
-export function isTrade(domain: string): boolean {
+export function isTrade(domain: string, organization: string | null): boolean {
   const label = parse(domain).domainWithoutSuffix ?? '';
-  return [...TRADES].some(
-    (word) => label.endsWith(word) || (word.length >= 7 && label.includes(word)),
-  );
+  const own = nameWords(organization).join('');
+  return [...TRADES].some((word) => {
+    const isHere =
+      word.length >= MIN_INSIDE ? label.includes(word) : label.endsWith(word);
+    return isHere && !own.includes(word);
+  });
 }
 
 /** Returns true if a domain offers personal mailboxes: free mail, internet access, or alumni. */

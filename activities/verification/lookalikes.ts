@@ -55,7 +55,7 @@ function resemblesEmployer(domain: string, employerDomain: string): boolean {
   if (employer === null || domain === employer) return false;
   const [name = ''] = domain.split('.');
   const [employerName = ''] = employer.split('.');
-  // Nobody else is called like an institution: `va.org` is not `va.gov`.
+  // No other organization has an institution's name: `va.org` is not `va.gov`.
   if (INSTITUTION.test(employer) && name === employerName) return true;
   if (employerName.length < MIN_EMPLOYER_NAME) return false;
   // `bright-mill.com` for `brightmill.com`, and `medchu1a.com` for `medchula.com`.

@@ -98,7 +98,9 @@ export class OwnNames {
 
   /** Returns true for a surname, a part of it that people use, or another spelling of it. */
   isSurname(text: string): boolean {
-    return this.surnames.has(text) || this.spelledSurnames.has(commonSpelling(text));
+    if (this.surnames.has(text)) return true;
+    // `md` is a spelling of Mohammed, but a degree in most addresses.
+    return text.length > 2 && this.spelledSurnames.has(commonSpelling(text));
   }
 
   /** Returns true for a given name, a nickname, or another spelling of it. */
@@ -123,10 +125,16 @@ export class OwnNames {
     return this.given.some((name) => isPartOf(text, name) || isDiminutive(text, name));
   }
 
-  /** Returns true for a domain such as `lenavance.com`, which only the person would register. */
-  haveBothNamesIn(domain: string): boolean {
-    return [...this.surnames].some((surname) =>
-      this.given.some((given) => domain.includes(given + surname)),
+  /**
+   * Returns true for the name of a domain that only the person would register, such as `lenavance` or
+   * `drlenavancemd`. Short surnames are not searched, because `edwardhospital` is not Ed Ward.
+   */
+  areBothNames(label: string): boolean {
+    const bare = label.replace(/^dr/, '').replace(/(?:md|do|dds|dmd|np|phd)$/, '');
+    return [...this.surnames].some(
+      (surname) =>
+        surname.length >= MIN_PART &&
+        this.given.some((given) => [label, bare].includes(given + surname)),
     );
   }
 

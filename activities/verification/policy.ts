@@ -83,7 +83,7 @@ export type Reason =
   /** A real address, but not a person's ordinary mailbox. */
   | ('relay' | 'direct')
   /** The local part names a role, a practice, several people, or another person. */
-  | Exclude<Owner, 'person' | 'unclear'>;
+  | Exclude<Owner, 'person' | 'unclear' | 'doubtful'>;
 
 /** The facts that decide about an address: the input for `POLICY_TABLE`. */
 export interface Case {

@@ -26,9 +26,9 @@ create function is_registry_due(an_npi text) returns boolean language sql stable
      where npi = an_npi and (origin = 'nppes' or imported_at > clock_timestamp() - interval '24 hours'))
 $$;
 
--- Returns the former surnames of a provider after its row gets these names: the last three different ones,
--- the newest first. A surname that was replaced is kept if the first word of the given name is the
--- same. If both names change, the row was probably another person's by mistake, and so were its addresses.
+-- Returns a provider's last three former surnames after its row gets these names, newest first. If the first
+-- word of the given name changes too, none is kept, because the row was probably another person's by mistake,
+-- and so were its addresses.
 create function kept_surnames(old providers, new_first text, new_last text) returns text[]
 language sql immutable parallel safe as $$
   select array(
@@ -36,10 +36,11 @@ language sql immutable parallel safe as $$
       from (
         select old.last_name as surname, 0 as place
          where old.entity_type = 1
-           and lower(split_part(old.first_name, ' ', 1)) = lower(split_part(new_first, ' ', 1))
         union all
         select surname, place from unnest(old.former_last_names) with ordinality former (surname, place)) known
      where lower(surname) <> lower(coalesce(new_last, ''))
+       and (lower(split_part(old.first_name, ' ', 1)) = lower(split_part(new_first, ' ', 1))
+            or lower(old.last_name) = lower(new_last))
      order by place
      limit 3)
 $$;

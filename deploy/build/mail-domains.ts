@@ -39,7 +39,7 @@ export function buildDisposable(): readonly string[] {
 
 /**
  * Returns the domains of personal mailboxes.
- * @throws if a domain's name says that it is something else
+ * @throws if a domain's name says that it is an organization's
  */
 export function buildPersonal(disposable: readonly string[]): readonly string[] {
   const allDisposable = new Set(disposable);

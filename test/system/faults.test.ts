@@ -15,8 +15,8 @@ import {
   serveVendor,
 } from '../support/vendors.ts';
 
-// Tests failures of Temporal, workers, and vendors during a lookup. After each failure every
-// request ends once, and every credit is charged for an email or refunded.
+// Tests failures of workers, vendors, and steps during a lookup. After each failure every request ends
+// once, and every credit is charged for an email or refunded.
 
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 200);
@@ -29,6 +29,36 @@ const stack = fresh(test, () =>
 function freshNpis(count: number): string[] {
   return npis.splice(0, count);
 }
+
+test('requests that expire while no worker runs are refunded when a worker starts again', async (t) => {
+  const own = await startStack({ lookupTimeoutMs: 1500, sweepIntervalMs: 1000 });
+  try {
+    await own.stopWorker();
+    const client = await own.organization();
+    const { json } = await client.bulk({
+      npis: ['2000000010', '2000000044'],
+      webhook: { url: `${own.receiver.url}/away` },
+    });
+    t.is((await client.credits()).balance, 998);
+    await eventually(async () => {
+      const [row] = await own.db.drizzle.execute(
+        sql`select 1 from batches where id = ${json.batch_id} and deadline_at < clock_timestamp()`,
+      );
+      return row ?? null;
+    });
+    await own.startWorker();
+    const envelope = await client.completed(json.batch_id);
+    t.deepEqual(
+      envelope.data.map(({ status }) => status),
+      ['failed', 'failed'],
+    );
+    t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+    await own.client.workflow.getHandle(json.batch_id).result();
+    t.is(own.receiver.deliveries().length, 2);
+  } finally {
+    await own.stop();
+  }
+});
 
 // Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
 // of the deadline.

@@ -334,6 +334,12 @@ const STRANGERS: Readonly<Record<string, string>> = {
     Alexander|Public ~ Alexandra|Public
     Alfred|Public ~ Albert|Public
     Gerald|Public ~ Jerome|Public`,
+  'a name that ends or begins like another': `
+    Anna|Public ~ Brianna|Public
+    Anna|Public ~ Johanna|Public
+    Mary|Public ~ Rosemary|Public
+    Linda|Public ~ Rosalinda|Public
+    Nathan|Public ~ Johnathan|Public`,
   'names of the same origin, of others': `
     Mahmoud|Khan ~ Mohammed|Khan
     Hamed|Khan ~ Hameed|Khan
@@ -533,6 +539,12 @@ test("a vendor's result with the requested NPI may have another state or middle 
   t.is(said('Ian B. Public'), null);
   t.is(said('Ian B. Public Sr.'), 'identity_mismatch', 'another generation');
   t.is(said('Ian & Sue Public'), 'identity_mismatch', 'a couple');
+  t.is(said('Ian Public MD, Obstetrics & Gynecology'), null, 'a specialty');
+});
+
+test('without an NPI, names from profiles do not show the person', (t) => {
+  const dawei = { ...person('Dawei', 'Wang', {}), profileNames: ['david'] };
+  t.is(mismatchOf(named(full('David Wang')), NPI, dawei), 'identity_mismatch');
 });
 
 test('a profile with another given name adds only addresses with our whole given name', (t) => {

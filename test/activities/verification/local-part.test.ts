@@ -284,8 +284,15 @@ const RULES: readonly (readonly [
     {
       person: 'jpfowler john.paul.fowler john.p.fowler pfowler',
       unclear: 'jqfowler jkfowler',
-      other_person: 'john.peter.fowler john.q.fowler johnqfowler',
+      doubtful: 'john.q.fowler johnqfowler',
+      other_person: 'john.peter.fowler',
     },
+  ],
+  [
+    'a degree is not a spelling of a surname',
+    whose('Amir, , Mohammed', null),
+    'clinic.org',
+    { unclear: 'md', person: 'amohammed amohamed' },
   ],
   [
     'the kind of staff at the end of a military address names no person',
@@ -301,7 +308,7 @@ const RULES: readonly (readonly [
     whose('Harriet, , Blackwood', null),
     'gmail.com',
     {
-      business: 'hblackwoodquilts blackwoodpuppies',
+      doubtful: 'hblackwoodquilts blackwoodpuppies',
       shared: 'hblackwoodroofing blackwoodcleaning',
       person: 'hblackwoodtx harrietblackwoodgolf blackwoodmd hblackwood1970',
     },

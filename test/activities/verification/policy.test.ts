@@ -427,6 +427,12 @@ for (const [title, email, rest, verdict] of [
       ] as const,
   ),
   [
+    'initials at a domain that only contains both names by chance are not valid',
+    'qs@johnsmithson.com',
+    {},
+    'unknown unclear_owner',
+  ],
+  [
     'initials at a domain with both names of the person are valid',
     'qs@johnsmith.com',
     {},

@@ -12,8 +12,8 @@ import {
   WEBHOOK_RULES,
 } from '../../support/deliveries.ts';
 
-// Tests one delivery from its submit to its last attempt, three days later. Instead of waiting, the
-// tests advance the database's clock.
+// Tests one delivery from its submit to its end. Instead of waiting, the tests advance the database's
+// clock.
 
 const test = anyTest as TestFn<Awaited<ReturnType<typeof startResponding>>>;
 const BY = { actor: 'test', reason: 'test' };

@@ -199,6 +199,8 @@ test('an import keeps the last three surnames that a person had before', async (
   t.deepEqual((await kept())[0], newest, 'the oldest of four is dropped');
   await imported(path, '--again');
   t.deepEqual((await kept())[0], newest);
+  await importNames([{ [SURNAME]: 'OTHERSON', 'Provider First Name': 'GWENDOLYN' }]);
+  t.deepEqual((await kept())[0], [], 'both names changed, so it was somebody else');
 });
 
 test('a provider that was deactivated after its last reactivation is inactive', async (t) => {

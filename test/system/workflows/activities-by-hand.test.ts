@@ -15,8 +15,7 @@ import {
   ordinaryNpis,
 } from '../../support/vendors.ts';
 
-// Tests an operator's actions on single activities in the Temporal UI, and queries and updates sent
-// to a workflow by hand.
+// Tests an operator's actions on single activities in the Temporal UI.
 
 /** A vendor that charges again for a repeated call. */
 const vendor = { ...createScriptedVendor(), repeatIsFree: false };

@@ -174,7 +174,7 @@ class DeliveryAttempt(TypedDict):
 
 class Delivery(TypedDict):
     id: str
-    batch_id: str | None
+    batch_id: str
     request_id: str | None
     npi: str | None
     status: DeliveryStatus
