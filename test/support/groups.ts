@@ -26,6 +26,8 @@ export const GROUPS = {
       // Computes for 10 s, which delays the calls and time-outs of other tests.
       'clinicians',
       'containment',
+      // A query to a name server has only four seconds.
+      'dns',
       'dns-control',
       'life',
       'lists',
