@@ -301,8 +301,9 @@ async function checkFound(
   const { identity, repeatsInput } = step;
   const { person } = subject;
   const own = ownAddresses(step.candidates, identity, person);
-  const mismatch =
-    own.length === 0 ? 'identity_mismatch' : mismatchOf(identity, npi, person);
+  let mismatch = mismatchOf(identity, npi, person);
+  if (own.length === 0) mismatch = 'identity_mismatch';
+  // A rejected response is recorded with all its addresses, as evidence.
   const candidates = mismatch === null ? own : step.candidates;
   const profile = repeatsInput ? null : profileOf(identity, person);
   await recordResponse(deps, key, step, {

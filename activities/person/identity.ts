@@ -73,7 +73,6 @@ const MIN_WHOLE = 4;
  * Returns the addresses of a profile that may be the person's. A profile with another given name may
  * be a relative's, even if it has the person's NPI: Andrew Howard is not Andrea. Only an address with
  * the person's whole given name is taken from it.
- * @param identity of a response that `mismatchOf` accepts
  */
 export function ownAddresses<T extends { readonly email: string }>(
   candidates: readonly T[],
@@ -84,7 +83,7 @@ export function ownAddresses<T extends { readonly email: string }>(
   const readings = readName(name).filter(({ surnameFirst }) => !surnameFirst);
   if (readings.length === 0) return candidates;
   const isOther = readings.every((one) => hasOtherGivenName(one, person));
-  if (!isOther && !hasOtherGivenNames(name, person)) return candidates;
+  if (!isOther && !contradictsGivenNames(name, person)) return candidates;
   const whole = nameWords(person.first).join('');
   return candidates.filter(({ email }) => {
     const [local = ''] = email.toLowerCase().split('@');
@@ -106,7 +105,7 @@ function hasOtherGivenName({ given }: Reading, person: Person): boolean {
  * Returns true for a name with our surname and given names of which some are others': Maria Elena
  * Ibarra is not Ana Maria Ibarra.
  */
-export function hasOtherGivenNames(name: Identity['name'], person: Person): boolean {
+export function contradictsGivenNames(name: Identity['name'], person: Person): boolean {
   const record = recordOf(person);
   const readings = readName(name).filter(
     (one) =>
@@ -132,10 +131,11 @@ const SHORT_FORM = { letters: 4, missing: 3 };
  * Returns true for a given name of the person, and for a part of it that they may go by: `Seun` for
  * Oluwaseun. A form that lacks only the ending may be a name for another gender.
  */
-function isOwnGiven(name: string, { first, middle }: Person, own: OwnNames): boolean {
+function isOwnGiven(name: string, person: Person): boolean {
+  const own = namesOnRecord(person);
   if (own.isGiven(name)) return true;
   if (name.length < SHORT_FORM.letters || !own.isShortForm(name)) return false;
-  return [...nameWords(first), ...nameWords(middle)].some((one) => {
+  return [...nameWords(person.first), ...nameWords(person.middle)].some((one) => {
     // Brianna is not Anna, although both end alike.
     if (GIVEN_NAMES.has(one) && GIVEN_NAMES.has(name)) return false;
     return one.includes(name) && one.length - name.length >= SHORT_FORM.missing;
@@ -229,8 +229,7 @@ function namesAgree(reading: Reading, person: Person): boolean {
   const middle = nameWords(person.middle);
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
   const [called] = fullNames(reading.given);
-  if (called !== undefined && isOwnGiven(called, person, namesOnRecord(person)))
-    return true;
+  if (called !== undefined && isOwnGiven(called, person)) return true;
   if (!kinships.includes('same')) return false;
   return record.some(({ given }) => sharesInitial(reading.given[0], given[0]));
 }
@@ -263,11 +262,10 @@ function sharesInitial(one = '', other = ''): boolean {
 /**
  * Returns true if the given names of a response contradict our record. Names contradict if each side
  * has one that the other lacks: `John Peter Miller` and `John P Miller` are not John Quincy Miller, but
- * may be John Miller. Only a maiden name may stand in place of our middle name:
- * Mary Smith Jones may be Mary Ann Jones, but Maria Lopez Cruz is not Maria Ruiz Cruz.
+ * may be John Miller. Only a maiden name may stand in place of our middle name: Mary Smith Jones may
+ * be Mary Ann Jones, but Maria Lopez Cruz is not Maria Ruiz Cruz.
  */
 function contradicts(reading: Reading, person: Person): boolean {
-  const own = namesOnRecord(person);
   const middle = nameWords(person.middle);
   return recordOf(person).every(({ given, family }) => {
     const kinship = compareSurnames(reading.family, family);
@@ -277,7 +275,7 @@ function contradicts(reading: Reading, person: Person): boolean {
     const said = [...reading.given, ...between];
     const { extra, missing } = compareGiven(said, [...given, ...middle]);
     const names = extra.filter(
-      (name) => !isOwnGiven(name, person, own) && !isOurSurname(name, reading, person),
+      (name) => !isOwnGiven(name, person) && !isOurSurname(name, reading, person),
     );
     if (names.length === 0 || missing.length === 0) return false;
     const isMaiden = names.every((name) => between.includes(name) && isSurname(name));

@@ -44,7 +44,7 @@ function caseWord(word: string, index: number, words: readonly string[]): string
 }
 
 /** Words that occur in the names of thousands of practices, so they do not identify one. */
-const COMMON = readLines(new URL('./practice-words.txt', import.meta.url));
+export const PRACTICE_WORDS = readLines(new URL('./practice-words.txt', import.meta.url));
 /**
  * The shortest words and initials that we compare with a domain. Shorter ones occur in domains by
  * chance.
@@ -67,5 +67,5 @@ export function resembles(domain: string, name: string | null): boolean {
 }
 
 function isRare(word: string): boolean {
-  return word.length >= MIN_TELLING.word && !COMMON.has(word);
+  return word.length >= MIN_TELLING.word && !PRACTICE_WORDS.has(word);
 }

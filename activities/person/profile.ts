@@ -1,10 +1,12 @@
 import type { VendorProfile } from '../../db/lookups/candidates.ts';
 import type { Identity, Person, Subject } from '../vendors/vendor.ts';
-import { hasOtherGivenNames, isCouple } from './identity.ts';
+import { contradictsGivenNames, isCouple } from './identity.ts';
 import { nameWords } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 import { compareSurnames, isNearSurname, type Reading, readName } from './readings.ts';
 import { employerDomainsOf } from './subject.ts';
+
+const NOTHING = { givenNames: null, surname: null };
 
 /**
  * Returns what a vendor's own profile of a person adds to our record. Some people use a name that
@@ -20,16 +22,14 @@ export function profileOf(
 ): VendorProfile | null {
   let added: Pick<VendorProfile, 'givenNames' | 'surname'> = NOTHING;
   if (person !== null && name !== null) {
+    if (isCouple(name) || contradictsGivenNames(name, person)) return null;
     const readings = readName(name).filter((reading) => hasOwnGivenName(reading, person));
-    if (isCouple(name) || hasOtherGivenNames(name, person)) return null;
     if (readings.length === 0) return null;
     added = namesIn(readings, person);
   }
   const profile = { ...added, employerDomain };
   return Object.values(profile).every((value) => value === null) ? null : profile;
 }
-
-const NOTHING = { givenNames: null, surname: null };
 
 function namesIn(readings: readonly Reading[], person: Person) {
   const surnames = [person, ...person.otherNames].map(({ last }) => nameWords(last));

@@ -21,6 +21,8 @@ interface Context {
   >;
   readonly owner: Exclude<Owner, 'other_person' | 'shared'>;
   readonly address: Address;
+  /** The registrable part of the address's domain. */
+  readonly registrable: string;
   readonly whose: Whose;
   readonly own: OwnNames;
 }
@@ -50,7 +52,9 @@ export function isOwnerDoubtful(
 ): boolean {
   if (owner === 'unclear' && candidate.repeatsInput) return true;
   if (candidate.namedBy > 1) return false;
-  const context = { candidate, owner, address, whose, own: new OwnNames(whose.person) };
+  const registrable = registrableDomain(address.domain) ?? address.domain;
+  const own = new OwnNames(whose.person);
+  const context = { candidate, owner, address, registrable, whose, own };
   return DOUBTS.some((doubts) => doubts(context));
 }
 
@@ -63,7 +67,8 @@ function hasDoubtfulName({ owner }: Context): boolean {
  * `jane.hartley@doximity.com`, `jhartley@hartleyroofing.com`, `jhartley@medbillingpros.com`: people
  * there are customers, namesakes, or suppliers of the person.
  */
-function isAtOthersDomain({ address: { domain }, whose, own }: Context): boolean {
+function isAtOthersDomain({ address, registrable, whose, own }: Context): boolean {
+  const { domain } = address;
   const { person, organization } = whose;
   if (person === null || isOpenToAnyone(domain)) return false;
   // A vendor's profile can name a portal as the employer, and would then confirm itself.
@@ -71,7 +76,6 @@ function isAtOthersDomain({ address: { domain }, whose, own }: Context): boolean
     organization?.source !== PROFILE && isEmployers(domain, organization);
   if (isConfirmed) return false;
   const name = organization?.name ?? null;
-  const registrable = registrableDomain(domain) ?? domain;
   if (!isEmployerDomain(registrable) || isTrade(domain, name)) return true;
   return !resembles(registrable, name) && readNamedDomain(domain, own) === 'business';
 }
@@ -92,10 +96,12 @@ function isOldElsewhere(context: Context): boolean {
  * Returns true for a domain that has nothing to do with the likeliest employer. If we don't know the
  * employer's domain, the address may be there.
  */
-function isElsewhere({ address: { domain }, whose: { organization } }: Context): boolean {
+function isElsewhere({ address, registrable, whose }: Context): boolean {
+  const { domain } = address;
+  const { organization } = whose;
   if (organization === null || organization.domain === null) return false;
   if (isOpenToAnyone(domain) || isEmployers(domain, organization)) return false;
-  return !resembles(registrableDomain(domain) ?? domain, organization.name);
+  return !resembles(registrable, organization.name);
 }
 
 /** `jhartley` where the colleagues have `first.last` is often a relative's or a colleague's. */
@@ -108,12 +114,13 @@ function isAgainstPattern({ owner, address, whose }: Context): boolean {
  * at a domain with both of their names, or if the local part is an employee number. This does not
  * apply if NPPES does not have the person, because the source's response then contained the NPI.
  */
-function isUnknownAtWork({ owner, address, whose, own }: Context): boolean {
+function isUnknownAtWork(context: Context): boolean {
+  const { owner, address, registrable, whose, own } = context;
   const { local, domain } = address;
-  if (owner !== 'unclear' || whose.person === null || isOpenToAnyone(domain))
-    return false;
+  if (owner !== 'unclear' || whose.person === null) return false;
+  if (isOpenToAnyone(domain)) return false;
   if (isEmployeeNumber(local, own) || testimonyAt(address, whose) === 'for') return false;
-  const [label = ''] = (registrableDomain(domain) ?? domain).split('.');
+  const [label = ''] = registrable.split('.');
   return !own.areBothNames(label.replaceAll('-', ''));
 }
 

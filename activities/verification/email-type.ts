@@ -1,14 +1,9 @@
 import { parse } from 'tldts';
 import type { EmailType } from '../../db/words.ts';
 import { nameWords } from '../person/names.ts';
+import { PRACTICE_WORDS } from '../person/organization-name.ts';
 import type { Subject } from '../vendors/vendor.ts';
-import {
-  INSTITUTION,
-  isFreeMail,
-  readLines,
-  readList,
-  registrableDomain,
-} from './domains.ts';
+import { INSTITUTION, isFreeMail, readList, registrableDomain } from './domains.ts';
 import { OwnNames } from './own-names.ts';
 import { type Kind, readPieces } from './pieces.ts';
 
@@ -19,9 +14,6 @@ const FAMILY_SUFFIX = /\.(?:family|name)$/;
 /** Suffixes under which practices have domains. */
 const CARE_SUFFIX =
   /\.(?:care|clinic|dental|dentist|doctor|health|hospital|md|surgery|vision)$/;
-const PRACTICE_WORDS = readLines(
-  new URL('../person/practice-words.txt', import.meta.url),
-);
 const TRADES = readList('trades');
 
 /**
@@ -66,7 +58,7 @@ export function isEmployers(
  * - `business`: the surname with any other word, such as `hartleyroofing.com`. Its owner may be
  *   anybody with this surname.
  */
-export type NamedDomain = 'family' | 'practice' | 'person' | 'business';
+type NamedDomain = 'family' | 'practice' | 'person' | 'business';
 
 /** The fewest unknown letters next to a surname in a domain that name a business, such as `law`. */
 const MIN_UNKNOWN = 3;
@@ -95,7 +87,6 @@ export function readNamedDomain(domain: string, own: OwnNames): NamedDomain | nu
   const pieces = readPieces(label, vocabulary);
   if (!pieces.some(({ kind, text }) => kind === 'surname' && text.length > 3))
     return null;
-  if (isTrade(domain, null)) return 'business';
   const words = pieces.filter(({ kind }) => kind === 'role' || kind === 'title');
   const isPractice = words.some(({ text }) => !FAMILY.has(text));
   if (isPractice || CARE_SUFFIX.test(domain)) return 'practice';
@@ -103,8 +94,7 @@ export function readNamedDomain(domain: string, own: OwnNames): NamedDomain | nu
   if (isFamily || FAMILY_SUFFIX.test(domain)) return 'family';
   const unknown = pieces.filter(({ kind }) => UNKNOWN.includes(kind));
   const length = unknown.reduce((sum, { text }) => sum + text.length, 0);
-  if (length >= MIN_UNKNOWN) return 'business';
-  return 'person';
+  return length >= MIN_UNKNOWN ? 'business' : 'person';
 }
 
 /**

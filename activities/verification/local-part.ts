@@ -167,9 +167,10 @@ const RULES: readonly Rules[] = [
     ],
   },
   {
-    // `john.m.hartley` of John Q. Hartley. Before the person's names, which it contains.
+    // `john.m.hartley` of John Q. Hartley, `mrs.john.hartley`. Before the person's names, which they
+    // contain.
     owner: 'doubtful',
-    anyOf: [hasOtherMiddleInitial],
+    anyOf: [hasOtherMiddleInitial, mayBeWife],
   },
   {
     // `hblackwoodquilts`. Before an initial with a surname, which it contains.
@@ -242,12 +243,15 @@ function suffixOf(reading: Reading): string | null {
   return match?.[1] ?? null;
 }
 
-/**
- * `mrs.smith`, `mrs.john.smith`: people rarely call themselves `mrs` in an address, and a spouse has
- * their surname or their whole name.
- */
+/** `mrs.smith`: people rarely call themselves so in an address, and their spouses have the surname. */
 function isSpouse(reading: Reading): boolean {
-  return reading.hasCourtesy && reading.hasOnly('surname', ...GIVEN);
+  return reading.hasCourtesy && reading.hasOnly('surname');
+}
+
+/** `mrs.john.smith` is probably the wife of John Smith, but `mrs.jane.smith` may be Jane. */
+function mayBeWife(reading: Reading): boolean {
+  const isMrs = reading.hasCourtesy && reading.local.startsWith('mrs');
+  return isMrs && reading.has(...GIVEN);
 }
 
 /** `john.peter.fowler` of John Quincy Fowler: another man with the given name and the surname. */

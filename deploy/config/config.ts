@@ -250,9 +250,6 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
   return read({ databaseUrl, secretKeys }, environment);
 }
 
-/** DATABASE_URL as an optional setting, for programs that can run without a database. */
-const NO_DATABASE_URL = { databaseUrl: ['DATABASE_URL', orNull(databaseUrl)] } as const;
-
 export type TemporalConfig = ReturnType<typeof loadTemporalConfig>;
 
 /**
@@ -377,11 +374,11 @@ export type LocalConfig = ReturnType<typeof loadLocalConfig>;
 export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env) {
   // Checks the settings of all processes here. Otherwise a process of the stack would report a
   // wrong value only in its own log.
-  const table = { ...ACCESS_SETTINGS, ...SETTINGS, ...NO_DATABASE_URL };
-  const { databaseUrl } = read(table, environment);
+  const optional = { databaseUrl: ['DATABASE_URL', orNull(databaseUrl)] } as const;
+  const local = read({ ...ACCESS_SETTINGS, ...SETTINGS, ...optional }, environment);
   return Object.freeze({
     /** Null if the local stack starts its own PostgreSQL. */
-    databaseUrl,
+    databaseUrl: local.databaseUrl,
     temporalAddress: environment.TEMPORAL_ADDRESS || null,
     cacheHome: environment.XDG_CACHE_HOME,
     /** All variables that are not empty. They are passed on to the processes of the stack. */

@@ -17,7 +17,6 @@ export function operatorOn(
       config: () => ({
         databaseUrl: asRole(databaseUrl, role),
         secretKeys: SECRET_KEYS,
-        webhookOpenCidrs: [],
       }),
       stdout: (text) => (stdout += text),
       stderr: (text) => (stderr += text),

@@ -381,8 +381,9 @@ const RULES: readonly (readonly [
     whose('Ramon, , Delgado', null),
     'clinic.org',
     {
-      other_person: 'mrs.delgado mrsdelgado mr.delgado mrs.ramon.delgado',
-      person: 'dr.delgado',
+      other_person: 'mrs.delgado mrsdelgado mr.delgado',
+      doubtful: 'mrs.ramon.delgado mrsramondelgado',
+      person: 'dr.delgado mr.ramon.delgado',
     },
   ],
   [
