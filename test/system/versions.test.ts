@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import postgres from 'postgres';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { freePort, LOOPBACK } from '../../deploy/ports.ts';
@@ -18,6 +19,7 @@ import { tasksOf } from '../support/histories.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { runProgram, workerProcesses } from '../support/programs.ts';
 import { type Stack, startStack } from '../support/stack.ts';
+import { lockRows } from '../support/turns.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
 // Tests releases with incompatible workflows, rolled out and back while batches run.
@@ -99,6 +101,8 @@ test.serial(
   async (t) => {
     const stack = await startWithoutWorker();
     t.teardown(() => stack.stop());
+    const admin = postgres(stack.databaseUrl, { max: 2, onnotice: () => {} });
+    t.teardown(() => admin.end({ timeout: 1 }));
     const client = await stack.organization(1000);
     const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
     const next = await versionIn(stack, nextBundle);
@@ -111,6 +115,9 @@ test.serial(
       });
       return json;
     };
+    /** Locks a request, so that its batch can't end until the lock is released. */
+    const holdOpen = ({ requests }: Awaited<ReturnType<typeof submit>>) =>
+      lockRows(admin, 'requests', 'id', [requests[0]?.request_id ?? '']);
     const halfway = (batchId: string) =>
       eventually(async () => {
         const { completed_count } = (await client.batch(batchId)).batch;
@@ -126,6 +133,7 @@ test.serial(
     await workers.start(stack, metricsAt(ports[0]));
     t.is(await current(stack), old.buildId, 'the first version is current at once');
     const first = await submit(1);
+    const firstLock = await holdOpen(first);
     await eventually(async () => stack.simulator.calls().length >= BATCH || null);
 
     const nextWorker = await workers.start(stack, {
@@ -138,10 +146,13 @@ test.serial(
     await eventually(async () => (await needed())[0] || null);
     t.deepEqual(await needed(), [true, false]);
     t.is((await client.batch(first.batch_id)).batch.status, 'in-progress');
+    await firstLock.release();
     const second = await submit(2);
+    const secondLock = await holdOpen(second);
     await halfway(second.batch_id);
 
     await setCurrent(old);
+    await secondLock.release();
     // The version that was rolled back is not needed either.
     t.deepEqual(await needed(), [false, false]);
     const third = await submit(3);
