@@ -18,6 +18,7 @@ interface Route {
 export const ROUTES = [
   { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },
   { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', scope: 'keyed' },
+  { id: 'checkNpis', method: 'POST', path: '/api/v1/check', scope: 'keyed' },
   { id: 'getRequest', method: 'GET', path: '/api/v1/email/{request_id}', scope: 'keyed' },
   { id: 'getBatch', method: 'GET', path: '/api/v1/batch/{batch_id}', scope: 'keyed' },
   { id: 'getBatches', method: 'GET', path: '/api/v1/batches', scope: 'keyed' },

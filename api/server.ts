@@ -30,6 +30,7 @@ import {
 import { createQueues, type Place } from './http/turn-queue.ts';
 import { idsIn } from './http/validation.ts';
 import { type ApiError, PRIVATE, problem, registerErrors } from './problems.ts';
+import { checkHandlers } from './routes/check.ts';
 import { creditsHandlers } from './routes/credits.ts';
 import { historyHandlers } from './routes/history.ts';
 import { pollHandlers } from './routes/poll.ts';
@@ -189,6 +190,7 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
   server.ext('onPostStop', () => starter.ended());
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
     ...submitHandlers({ ...deps, starter }),
+    ...checkHandlers(deps),
     ...pollHandlers(deps.db, deps.changes),
     ...historyHandlers({ ...deps, starter }),
     ...creditsHandlers(deps.db),

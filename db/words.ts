@@ -21,6 +21,16 @@ export const TEST_OUTCOMES = [
 ] as const;
 export type TestOutcome = (typeof TEST_OUTCOMES)[number];
 
+/** What a submit of an NPI would lead to (api/docs/lifecycle.md, Checking before you spend). */
+export const CHECK_RESULTS = [
+  'lookup',
+  'free_repeat',
+  'not_an_npi',
+  'organization',
+  'deactivated',
+] as const;
+export type CheckResult = (typeof CHECK_RESULTS)[number];
+
 export const WEBHOOK_MODES = ['real-time', 'batch'] as const;
 export type WebhookMode = (typeof WEBHOOK_MODES)[number];
 

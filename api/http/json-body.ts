@@ -1,7 +1,9 @@
 import type { IncomingMessage } from 'node:http';
+import type { Request } from '@hapi/hapi';
+import type Joi from 'joi';
 import { createScanner, type Node, parseTree, visit } from 'jsonc-parser';
-import { type Problem, problem } from '../problems.ts';
-import { problemAt } from './validation.ts';
+import { invalid, type Problem, problem } from '../problems.ts';
+import { check, ignoredFields, problemAt } from './validation.ts';
 
 // Bodies are read as bytes and parsed by JSON.parse. Where JSON.parse would lose information, such
 // as the digits of a long number, these functions work on the text instead.
@@ -66,6 +68,23 @@ export function parseJson(
   } catch {
     return problemAt(['body', jsonErrorOffset(text)], 'json syntax');
   }
+}
+
+/**
+ * Returns the valid body of a request. Also notes the unknown fields for the response.
+ * @throws {ApiError} 422 with every problem at once
+ */
+export function validBody<T>(
+  request: Request,
+  bytes: Buffer,
+  schema: Joi.ObjectSchema<T>,
+): T {
+  const body = parseJson(bytes);
+  if ('loc' in body) throw invalid([body]);
+  request.app.ignoredFields = ignoredFields(schema, body.value);
+  const { value, problems } = check('body', schema, body.value);
+  if (problems.length > 0) throw invalid(problems);
+  return value;
 }
 
 /** Returns the number of characters before the first invalid UTF-8 byte. */

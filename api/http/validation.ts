@@ -321,6 +321,33 @@ export const resendBody = Joi.object<{ readonly failed_since: Date }>({
   .unknown()
   .meta({ name: 'ResendFailed' });
 
+const MAX_CHECKED = 1000;
+
+const checked = Joi.array()
+  .items(Joi.string().allow('').example('1234567893'))
+  .min(1)
+  .max(MAX_CHECKED)
+  .description(
+    'The NPIs, each as a text. A text that is not 10 digits is `not_an_npi`, so you can send a column of a file as it is.',
+  );
+
+/**
+ * The body of `POST /api/v1/check`. If the list is too long, its items are not checked, because
+ * reporting many invalid items would block the process.
+ */
+export const checkBody = Joi.object<{ readonly npis: readonly string[] }>({
+  npis: Joi.array()
+    .when('.', {
+      is: Joi.array().max(MAX_CHECKED),
+      then: checked,
+      otherwise: Joi.array().max(MAX_CHECKED),
+    })
+    .required()
+    .meta({ accepts: checked }),
+})
+  .unknown()
+  .meta({ name: 'Check' });
+
 type Ids = Readonly<Record<'request_id' | 'batch_id' | 'delivery_id', string>>;
 
 /**

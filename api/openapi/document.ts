@@ -1,7 +1,11 @@
 import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
 import { bulkBody, singleBody } from '../http/submit-body.ts';
-import { PARAMETERS as CHECKED_PARAMETERS, resendBody } from '../http/validation.ts';
+import {
+  PARAMETERS as CHECKED_PARAMETERS,
+  checkBody,
+  resendBody,
+} from '../http/validation.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import { isEmail, type Site, SUPPORT } from '../site.ts';
@@ -267,7 +271,13 @@ const RESPONSES: JsonObject = {
 };
 const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
-for (const body of [singleBody, bulkBody, resendBody, ...Object.values(bodies)]) {
+for (const body of [
+  singleBody,
+  bulkBody,
+  checkBody,
+  resendBody,
+  ...Object.values(bodies),
+]) {
   if (Joi.isSchema(body)) jsonSchema(body, schemas);
 }
 for (const [name, kind] of DESCRIBED) jsonSchema(problemSchema(name, kind), schemas);

@@ -3,10 +3,12 @@ import { type IdPrefix, idPattern } from '../../db/connection/ids.ts';
 import {
   ATTEMPT_REASONS,
   BATCH_STATUSES,
+  CHECK_RESULTS,
   DELIVERY_STATES,
   EMAIL_TYPES,
   LEDGER_KINDS,
   REQUEST_STATUSES,
+  REQUESTED_TYPES,
 } from '../../db/words.ts';
 import { customData, requestedType, webhookMode } from '../http/submit-body.ts';
 import { CURSOR, LEDGER_PAGE, PAGE } from '../http/validation.ts';
@@ -312,6 +314,45 @@ export const batchesResponse = Joi.object({
     .description('Newest first.'),
   next_cursor: nextCursor(),
 }).meta({ name: 'Batches' });
+
+const counts = (of: readonly string[]) =>
+  Object.fromEntries(of.map((name) => [name, credits.min(0)]));
+
+/** The 200 response of `POST /api/v1/check`. */
+export const checkResponse = Joi.object({
+  data: Joi.array()
+    .items(
+      Joi.object({
+        npi: Joi.string().allow('').required().description('The entry as you sent it.'),
+        result: text
+          .valid(...CHECK_RESULTS)
+          .description(
+            '`lookup`: a submit looks it up, and charges you if we find an email. `free_repeat`: you paid for an email within 30 days. The others end as `not_found` without a charge.',
+          )
+          .meta({ name: 'CheckResult' }),
+        free_types: Joi.array()
+          .items(requestedType)
+          .required()
+          .description('The requested types for which a `free_repeat` is free.'),
+        name: text.allow(null).description('The name in NPPES, or null if we have none.'),
+        city: text.allow(null).description('The city of the practice.'),
+        state: text.allow(null).description('The state of the practice.'),
+      }).meta({ name: 'Checked' }),
+    )
+    .min(1)
+    .required()
+    .description('One item per entry, in the order of the list.'),
+  totals: Joi.object(counts(CHECK_RESULTS))
+    .required()
+    .description('The number of entries with each result.')
+    .meta({ name: 'CheckTotals' }),
+  max_credits: Joi.object(counts(REQUESTED_TYPES))
+    .required()
+    .description(
+      'The most that the list can cost, by requested type. An NPI that occurs twice is charged once.',
+    )
+    .meta({ name: 'MaxCredits' }),
+}).meta({ name: 'CheckReport' });
 
 /** The 200 response of `GET /api/v1/credits`. */
 export const creditsResponse = Joi.object({

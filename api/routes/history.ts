@@ -11,21 +11,19 @@ import {
 } from '../../db/webhooks/log.ts';
 import { readResent, resend } from '../../db/webhooks/resends.ts';
 import { startDelivery } from '../../workflows/starts.ts';
-import { parseJson, readBody } from '../http/json-body.ts';
+import { readBody, validBody } from '../http/json-body.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import { unknownId } from '../http/unknown-id.ts';
 import {
   ALL_DELIVERIES_QUERY,
   BATCHES_QUERY,
-  check,
   DELIVERIES_QUERY,
   DELIVERY_QUERY,
   idsOf,
-  ignoredFields,
   listedBy,
   resendBody,
 } from '../http/validation.ts';
-import { invalid, problem } from '../problems.ts';
+import { problem } from '../problems.ts';
 import type { SubmitDeps } from './submit.ts';
 
 type HistoryDeps = Pick<SubmitDeps, 'db' | 'log' | 'starter'>;
@@ -132,7 +130,7 @@ async function resendFailed(
   const { organizationId } = request.auth.credentials;
   const bytes = await readBody(request.raw.req);
   const outcome = await request.app.place.inTurn(async () => {
-    const since = failedSince(request, bytes);
+    const { failed_since: since } = validBody(request, bytes, resendBody);
     const failed = { kind: 'failed', organizationId, since, until: null } as const;
     return await resend(db, failed, 'customer');
   });
@@ -142,19 +140,6 @@ async function resendFailed(
   const resent = outcome.ids.length;
   log.info({ organization_id: organizationId, resent }, 'failed deliveries resent');
   return h.response({ resent, more }).code(202);
-}
-
-/**
- * Returns the time in the body of a resend of failed deliveries.
- * @throws {ApiError} 422 with every problem at once
- */
-function failedSince(request: Request, bytes: Buffer): Date {
-  const body = parseJson(bytes);
-  if ('loc' in body) throw invalid([body]);
-  request.app.ignoredFields = ignoredFields(resendBody, body.value);
-  const { value, problems } = check('body', resendBody, body.value);
-  if (problems.length > 0) throw invalid(problems);
-  return value.failed_since;
 }
 
 /** Returns a page of a list of deliveries as JSON. */

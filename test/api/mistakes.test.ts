@@ -83,7 +83,7 @@ for (const [mistake, advice] of FIELDS) {
 }
 
 const LISTS: readonly Said[] = [
-  [undefined, /^Field required\. Add npis, a list of 1 to 60 NPIs/],
+  [undefined, /^Field required\. Add npis, a list of NPIs/],
   [NPI, /^Input should be a valid list\. Send npis as a JSON array, even for one NPI/],
   [`${NPI},1245319599`, /Send npis as a JSON array/],
   [{ 0: NPI }, /Send npis as a JSON array/],
@@ -93,7 +93,7 @@ const LISTS: readonly Said[] = [
   [['123 456 7893'], /exactly 10 digits, without spaces/],
   [[''], /Send the NPI as 10 digits/],
   [[], /^List should have at least 1 item after validation, not 0\. Add an NPI/],
-  [Array(61).fill(NPI), /not 61\. Split the list into several submits/],
+  [Array(61).fill(NPI), /not 61\. Split the list into several calls/],
 ];
 
 for (const [npis, advice] of LISTS) {

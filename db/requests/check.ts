@@ -1,0 +1,54 @@
+import { sql } from 'drizzle-orm';
+import { type Database, run, span } from '../connection/client.ts';
+import type { EmailType, NpiRefusal } from '../words.ts';
+
+// Reads what the free check shows about NPIs (DECISIONS.md, Requests and batches). Suppressions,
+// stored emails, and lookups are not read, so that nobody learns of them without paying.
+
+/** The public facts about an NPI, as in NPPES. They are null if we don't know the NPI. */
+export interface PublicFacts {
+  /** The reason why the NPI is not looked up. */
+  readonly refusal: Exclude<NpiRefusal, 'suppressed'> | null;
+  /** The name of the person or the organization. */
+  readonly name: string | null;
+  /** The city and the state of the primary practice. */
+  readonly city: string | null;
+  readonly state: string | null;
+}
+
+/** Reads the public facts about NPIs, by NPI. NPIs that we don't know are left out. */
+export async function readPublicFacts(
+  db: Database,
+  npis: readonly string[],
+): Promise<Map<string, PublicFacts>> {
+  const rows = await run<PublicFacts & { readonly npi: string }>(db)`
+    select npi,
+           public_refusal_of(npi) as refusal,
+           nullif(coalesce(organization_name,
+                           concat_ws(' ', first_name, middle_name, last_name, name_suffix)), '') as name,
+           practice_city as city,
+           practice_state as state
+      from providers
+     where npi = any(${sql.param([...npis])})`;
+  return new Map(rows.map(({ npi, ...facts }) => [npi, facts]));
+}
+
+/**
+ * Reads which types of emails an organization has paid for within the replay window, by NPI. A
+ * submit that requests such a type is free.
+ */
+export async function readPaidTypes(
+  db: Database,
+  organizationId: string,
+  npis: readonly string[],
+  replayMs: number,
+): Promise<Map<string, EmailType[]>> {
+  const rows = await run<{ readonly npi: string; readonly types: EmailType[] }>(db)`
+    select npi, array_agg(email_type) as types
+      from entitlements
+     where organization_id = ${organizationId}
+       and npi = any(${sql.param([...npis])})
+       and charged_at >= clock_timestamp() - ${span(replayMs)}
+     group by npi`;
+  return new Map(rows.map(({ npi, types }) => [npi, types]));
+}
