@@ -78,11 +78,10 @@ class PageRenderer extends Renderer {
     return `<a href="${to}">${this.parser.parseInline(tokens)}</a>`;
   }
 
-  /** The block can be scrolled by keyboard, because it has a tab index. */
   override code({ text, lang = '' }: Tokens.Code): string {
     const { label } = LANGUAGES[lang as keyof typeof LANGUAGES];
     const code = hljs.highlight(text, { language: lang }).value;
-    return `<figure class="code"><figcaption>${label}</figcaption><pre tabindex="0"><code>${code}\n</code></pre></figure>\n`;
+    return `<figure class="code"><figcaption>${label}</figcaption><pre><code>${code}\n</code></pre></figure>\n`;
   }
 
   /** On a narrow screen, each row becomes a block. Its cells then show their column's title. */

@@ -205,6 +205,18 @@ inBrowser('a code block has colors and a button that copies it', async (t) => {
   });
 });
 
+for (const width of [390, 1440]) {
+  inBrowser(`no code is cut off at the right of a page of ${width} pixels`, async (t) => {
+    const options = { viewport: { width, height: 800 } };
+    for (const path of ['/docs', '/docs/lifecycle', '/docs/webhooks', '/docs/no-code']) {
+      await visit(browser, new URL(path, api.baseUrl), options, async (page) => {
+        const cut = `[...document.querySelectorAll('pre')].filter((one) => one.scrollWidth > one.clientWidth)`;
+        t.is(await page.evaluate(`${cut}.length`), 0, path);
+      });
+    }
+  });
+}
+
 inBrowser('a narrow table shows the title of its column at each cell', async (t) => {
   const options = { viewport: { width: 390, height: 800 } };
   await visit(browser, new URL('/docs/sandbox', api.baseUrl), options, async (page) => {
