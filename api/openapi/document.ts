@@ -33,7 +33,8 @@ interface Body {
 interface Operation {
   readonly parameters?: readonly string[];
   readonly requestBody?: Body;
-  readonly responses: Readonly<Record<string, DocumentedResponse>>;
+  /** The successful responses by their status. A text names a shared response. */
+  readonly responses: Readonly<Record<string, DocumentedResponse | string>>;
   /** True if the request can name a webhook, which then receives the results. */
   readonly isDelivered?: boolean;
 }
@@ -49,6 +50,8 @@ interface DocumentedResponse {
 }
 
 const OPERATIONS: Readonly<Record<OperationId, Operation>> = written.operations;
+/** The successful responses that several operations share. Generators then make one type of each. */
+const SHARED_RESPONSES: Readonly<Record<string, DocumentedResponse>> = written.responses;
 const HEADERS: Readonly<Record<string, JsonObject>> = written.headers;
 const PARAMETERS: Readonly<Record<string, JsonObject>> = written.parameters;
 
@@ -177,8 +180,12 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
     ...rest
   } = OPERATIONS[id];
   const responses: Record<string, JsonObject> = {};
-  for (const [status, documented] of Object.entries(own))
-    responses[status] = responseOf(documented, scope);
+  for (const [status, documented] of Object.entries(own)) {
+    responses[status] =
+      typeof documented === 'string'
+        ? { $ref: `#/components/responses/${documented}` }
+        : responseOf(documented, scope);
+  }
   if ((parameters.length > 0 || requestBody) && scope === 'keyed')
     responses[422] = { $ref: '#/components/responses/Invalid' };
   Object.assign(responses, failures(route));
@@ -260,6 +267,12 @@ const PATHS: JsonObject = Object.fromEntries(
   ]),
 );
 const RESPONSES: JsonObject = {
+  ...Object.fromEntries(
+    Object.entries(SHARED_RESPONSES).map(([name, documented]) => [
+      name,
+      responseOf(documented, 'keyed'),
+    ]),
+  ),
   ...Object.fromEntries(
     DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)]),
   ),

@@ -21,11 +21,37 @@ async function completed(batch_id: string): Promise<sdk.Envelope> {
   }
 }
 
+/** Returns the 202 of a submit, or fails. */
+function accepted(submitted: sdk.SubmitSingleResponse | undefined): sdk.Accepted {
+  assert(submitted && 'batch_id' in submitted);
+  return submitted;
+}
+
+/** Returns the results of a submit: at once if the response is a 200, and by polls after a 202. */
+async function resultsOf(submitted: sdk.SubmitSingleResponse): Promise<sdk.Envelope> {
+  return 'data' in submitted ? submitted : await completed(submitted.batch_id);
+}
+
 const single = await sdk.submitSingle({ client, body: { npi: FOUND } });
-assert(single.data);
-const alone = await completed(single.data.batch_id);
+const alone = await resultsOf(accepted(single.data));
 assert.equal(alone.webhook, null);
 assert.equal(alone.custom_data, null);
+
+const Prefer = 'wait=55, return=representation';
+const oneCall = await sdk.submitSingle({
+  client,
+  headers: { Prefer },
+  body: { npi: FOUND },
+});
+assert(oneCall.data && 'data' in oneCall.data);
+assert.equal((await resultsOf(oneCall.data)).data[0]?.replayed, true);
+const bulkCall = await sdk.submitBulk({
+  client,
+  headers: { Prefer },
+  body: { npis: [FOUND] },
+});
+assert(bulkCall.data && 'data' in bulkCall.data);
+assert.equal(bulkCall.data.data[0]?.email_status, 'valid');
 
 const custom_data = { order: 17, lines: [{ sku: 'a' }] };
 const bulk = await sdk.submitBulk({
@@ -38,8 +64,7 @@ const bulk = await sdk.submitBulk({
     custom_data,
   },
 });
-assert(bulk.data);
-const { batch_id, requests } = bulk.data;
+const { batch_id, requests } = accepted(bulk.data);
 const both = await completed(batch_id);
 assert.deepEqual(both.custom_data, custom_data);
 assert.deepEqual(
@@ -62,8 +87,8 @@ const nulls = {
   custom_data: null,
 };
 const spelledOut = await sdk.submitSingle({ client, body: { npi: FOUND, ...nulls } });
-assert(spelledOut.data);
-assert.equal((await completed(spelledOut.data.batch_id)).webhook?.mode, 'real-time');
+const withMode = await resultsOf(accepted(spelledOut.data));
+assert.equal(withMode.webhook?.mode, 'real-time');
 
 const credits = await sdk.getCredits({ client });
 assert.equal(credits.data?.used, 1);

@@ -53,6 +53,15 @@ alone = completed(single.batch_id)
 assert alone.webhook is None
 assert alone.custom_data is None
 
+# The results of a submit: at once if the response is a 200, and by polls after a 202.
+PREFER = "wait=55, return=representation"
+one_call = submit_single.sync(client=client, body=SingleSubmit(npi=FOUND), prefer=PREFER)
+assert isinstance(one_call, Envelope), one_call
+assert one_call.data[0].replayed
+bulk_call = submit_bulk.sync(client=client, body=BulkSubmit(npis=[FOUND]), prefer=PREFER)
+assert isinstance(bulk_call, Envelope), bulk_call
+assert bulk_call.data[0].email_status == "valid"
+
 custom_data = {"order": 17, "lines": [{"sku": "a"}]}
 bulk = submit_bulk.sync(
     client=client,

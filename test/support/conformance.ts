@@ -1,15 +1,38 @@
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
 import type { JsonObject } from '../../api/openapi/schemas.ts';
-import type { ApiResponse } from './organization.ts';
 import { openapi } from './site.ts';
 
 // Checks responses against the OpenAPI document.
 
-const ajv = new Ajv2020({ strict: false, allErrors: true, coerceTypes: false });
+const OPTIONS = { strict: false, allErrors: true, coerceTypes: false };
+const ajv = new Ajv2020(OPTIONS);
 addFormats.default(ajv);
 ajv.addSchema(openapi, 'openapi:');
 
+/**
+ * Checks our own responses. They have no fields that the document does not name, although clients
+ * must expect such fields, and their times are in UTC with milliseconds.
+ */
+const exact = new Ajv2020(OPTIONS);
+addFormats.default(exact);
+exact.addFormat('date-time', (time) => new Date(time).toISOString() === time);
+exact.addSchema(withoutOtherFields(openapi), 'openapi:');
+
+function withoutOtherFields(schema: JsonObject): JsonObject {
+  const close = (_: string, value: unknown) => {
+    const isObject = typeof value === 'object' && value !== null && 'properties' in value;
+    return isObject ? { ...value, additionalProperties: false } : value;
+  };
+  return JSON.parse(JSON.stringify(schema, close)) as JsonObject;
+}
+
+/** A response as it was received. */
+interface Received {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+}
 interface Media {
   readonly [type: string]: {
     readonly examples?: Readonly<Record<string, { readonly value: unknown }>>;
@@ -50,8 +73,8 @@ const token = (name: string) => name.replaceAll('~', '~0').replaceAll('/', '~1')
  * Returns the violations of the schema at a place of the document, or an empty list if the value
  * conforms.
  */
-export function violations(pointer: string, value: unknown): string[] {
-  const validate = ajv.getSchema(`openapi:${encodeURI(pointer)}`);
+export function violations(pointer: string, value: unknown, validator = ajv): string[] {
+  const validate = validator.getSchema(`openapi:${encodeURI(pointer)}`);
   if (!validate) return [`nothing at ${pointer}`];
   validate(value);
   return (validate.errors ?? []).map(
@@ -66,7 +89,7 @@ export function violations(pointer: string, value: unknown): string[] {
  */
 export function misfits(
   operation: string,
-  { status, headers, text }: ApiResponse,
+  { status, headers, text }: Received,
 ): string[] {
   const [method = '', path = ''] = operation.split(' ');
   const response = resolve(
@@ -86,7 +109,8 @@ export function misfits(
     return text === '' ? wrong : [...wrong, 'a body where none is described'];
   if (!described.content[type]) return [...wrong, `content type ${type}`];
   const body: unknown = type === 'text/csv' ? text : JSON.parse(text);
-  return [...wrong, ...violations(`${response.at}/content/${token(type)}/schema`, body)];
+  const schema = `${response.at}/content/${token(type)}/schema`;
+  return [...wrong, ...violations(schema, body, exact)];
 }
 
 function headerMisfits(
@@ -98,6 +122,26 @@ function headerMisfits(
   if (sent === null) return required ? [`${name} is missing`] : [];
   const typed = schema.type === 'integer' ? Number(sent) : sent;
   return violations(`${at}/schema`, typed).map((wrong) => `${name}: ${wrong}`);
+}
+
+/**
+ * Returns the differences between the response to a request and the document. The document does not
+ * describe pages for people, unknown paths, HEAD, and the 500, which should never happen.
+ * @param path with its query
+ */
+export function undescribed(method: string, path: string, response: Received): string[] {
+  const pathname = path.split('?')[0]?.replace(/(?<=.)\/$/, '') ?? '';
+  const at = operations().filter((operation) => isAt(operation, pathname));
+  // Another method gets the 405 of the path.
+  const operation = at.find((one) => one.startsWith(`${method} `)) ?? at[0];
+  const isLeftOut = method === 'HEAD' || response.status === 500;
+  return operation === undefined || isLeftOut ? [] : misfits(operation, response);
+}
+
+/** Returns true if a request with this path can reach the operation. */
+function isAt(operation: string, pathname: string): boolean {
+  const [, template = ''] = operation.split(' ');
+  return new RegExp(`^${template.replaceAll(/\{\w+\}/g, '[^/]+')}$`).test(pathname);
 }
 
 /** Returns every operation of the document, in the form that `misfits` expects. */

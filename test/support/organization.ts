@@ -204,7 +204,8 @@ const CROWDED: readonly unknown[] = ['too_many_at_once', 'overloaded'];
 
 /**
  * Calls the API as a client of one organization, over real HTTP. It repeats a request while too
- * many others are in progress, which is common on a busy machine.
+ * many others are in progress, which is common on a busy machine. It fails the test at the first
+ * response that differs from the OpenAPI document.
  */
 export function createCaller(baseUrl: string, apiKey: string) {
   const call = <T>(...request: Parameters<typeof send>): Promise<ApiResponse<T>> =>
@@ -229,12 +230,17 @@ export function createCaller(baseUrl: string, apiKey: string) {
     });
     const text = await response.text();
     const isJson = response.headers.get('content-type')?.includes('json') ?? false;
-    return {
+    const reply = {
       status: response.status,
       headers: response.headers,
       text,
       json: (isJson && text !== '' ? JSON.parse(text) : undefined) as T,
     };
+    // Tests that don't call the API don't load the document.
+    const { undescribed } = await import('./conformance.ts');
+    const wrong = undescribed(method, path, reply);
+    if (wrong.length === 0) return reply;
+    throw new Error(`${method} ${path} is not as in /openapi.json: ${wrong.join(', ')}`);
   };
   const get = <T = EnvelopeResponse>(path: string, headers?: Record<string, string>) =>
     call<T>('GET', path, undefined, headers);

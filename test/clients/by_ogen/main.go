@@ -69,10 +69,27 @@ func submitBulk(target url.URL) ogen.Accepted {
 	return accepted.Response
 }
 
+// oneCall returns the results of a submit: at once if the response is a 200, and by polls after a 202.
+func oneCall(npi string) ogen.Envelope {
+	params := ogen.SubmitSingleParams{Prefer: ogen.NewOptString("wait=55, return=representation")}
+	submit := clients.Must(client.SubmitSingle(ctx, &ogen.SingleSubmit{Npi: npi}, params))
+	switch response := submit.(type) {
+	case *ogen.SubmitResultsHeaders:
+		return response.Response
+	case *ogen.AcceptedHeaders:
+		return completed(response.Response.BatchID)
+	}
+	clients.Assert(false, submit)
+	return ogen.Envelope{}
+}
+
 func main() {
 	target := *clients.Must(url.Parse(clients.WebhookURL))
 	alone := completed(submitSingle(ogen.SingleSubmit{Npi: clients.Found}).BatchID)
 	clients.Assert(alone.Webhook.Null && alone.CustomData.Null, alone)
+
+	again := oneCall(clients.Found)
+	clients.Assert(again.Data[0].Replayed, again)
 
 	bulk := submitBulk(target)
 	both := completed(bulk.BatchID)
