@@ -15,6 +15,7 @@ import type { Database } from '../../db/connection/client.ts';
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { allowTime } from '../http/connection.ts';
 import { PRIVATE, toApiError } from '../problems.ts';
+import type { CheckDeps } from '../routes/check.ts';
 import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
 import { deliveryHandlers } from './deliveries.ts';
@@ -42,7 +43,7 @@ import { UPLOAD, UPLOADS, uploadHandlers } from './uploads.ts';
 export interface ConsoleDeps {
   readonly site: Site;
   readonly log: Logger;
-  readonly db: Database;
+  readonly check: CheckDeps;
 }
 
 /** Our own style sheet and script, forms to our own pages, and nothing else. */
@@ -51,7 +52,8 @@ const POLICY =
 
 /** Registers the routes of the console under `/console`. */
 export async function registerConsole(server: Server, deps: ConsoleDeps): Promise<void> {
-  const { site, db, log } = deps;
+  const { site, check, log } = deps;
+  const { db } = check;
   await server.register(Vision);
   const templates = Handlebars.create();
   templates.registerHelper('number', shownNumber);
@@ -70,7 +72,7 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     isSecure: site.publicUrl.startsWith('https:'),
   });
   registerConsoleRoutes(server, db);
-  registerUploadRoutes(server, db);
+  registerUploadRoutes(server, check);
   server.ext('onPreAuth', rejectForeignForms);
   server.ext('onPreResponse', (request, h) => {
     if (!isConsole(request)) return h.continue;
@@ -175,11 +177,11 @@ const FILE_FORM = {
 /** The time in which a file must arrive, so that 5 MB need 0.7 Mbit/s. */
 const FILE_MS = 60_000;
 
-function registerUploadRoutes(server: Server, db: Database): void {
+function registerUploadRoutes(server: Server, check: CheckDeps): void {
   const files = new FilePool();
   server.ext('onPostStop', () => files.close());
   const { starter } = server.app;
-  const handlers = uploadHandlers({ db, starter, files });
+  const handlers = uploadHandlers({ db: check.db, check, starter, files });
   const allow: Lifecycle.Method = (request, h) => {
     // Browsers always announce the length, which hapi compares with its limit.
     if (request.headers['content-length'] === undefined)

@@ -1,6 +1,5 @@
 import type { Readable } from 'node:stream';
 import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
-import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
@@ -21,11 +20,13 @@ import {
   stopUpload,
   type Upload,
 } from '../../db/uploads/uploads.ts';
-import { REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
+import { CHECK_RESULTS, REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
 import { startUpload as startWorkflow } from '../../workflows/starts.ts';
 import { cellsOf } from '../files/result-rows.ts';
 import { sendFile } from '../http/file.ts';
+import { MAX_CHECKED } from '../http/validation.ts';
 import { problem } from '../problems.ts';
+import { type CheckDeps, checkNpis } from '../routes/check.ts';
 import type { Starter } from '../temporal.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, UploadedFile } from './file-reader.ts';
@@ -46,6 +47,7 @@ declare module '@hapi/hapi' {
 
 export interface UploadPagesDeps {
   readonly db: Database;
+  readonly check: CheckDeps;
   readonly starter: Starter;
   readonly files: FilePool;
 }
@@ -323,6 +325,7 @@ async function draftPage(
   if (draft.kind === 'unusable') throw new CallFailed(422, { detail: draft.problem });
   const credits = await callApi<Credits>(request, '/api/v1/credits');
   const { npis, unusable, header } = draft;
+  const { totals, max_credits } = await checkDraft(deps, request, npis);
   const columns = header.map((name, index) => ({
     index,
     name: columnName(header, name, index),
@@ -340,11 +343,31 @@ async function draftPage(
     unusableCount: unusable.length,
     isCut: unusable.length > MAX_SHOWN,
     balance: credits.body.balance,
-    isTooExpensive: npis.length * PRICES.any > credits.body.balance,
-    cost: npis.length * PRICES.any,
-    professionalCost: npis.length * PRICES.professional,
-    personalCost: npis.length * PRICES.personal,
+    totals,
+    cost: max_credits,
+    isTooExpensive: max_credits.any > credits.body.balance,
   });
+}
+
+/** Sums the free checks of all NPIs of a draft, which are all different. */
+async function checkDraft(
+  { check }: UploadPagesDeps,
+  request: Request,
+  npis: readonly string[],
+) {
+  const { organizationId } = request.app.caller;
+  const { reads } = request.server.app.queues;
+  const checkPart = (part: readonly string[]) =>
+    reads.inTurn(organizationId, () => checkNpis(check, organizationId, part));
+  const sum = await checkPart([]);
+  for (let start = 0; start < npis.length; start += MAX_CHECKED) {
+    const { totals, max_credits } = await checkPart(
+      npis.slice(start, start + MAX_CHECKED),
+    );
+    for (const result of CHECK_RESULTS) sum.totals[result] += totals[result];
+    for (const type of REQUESTED_TYPES) sum.max_credits[type] += max_credits[type];
+  }
+  return sum;
 }
 
 /** Starts the workflow of an upload. If Temporal is down, the sweep starts it later. */

@@ -321,7 +321,8 @@ export const resendBody = Joi.object<{ readonly failed_since: Date }>({
   .unknown()
   .meta({ name: 'ResendFailed' });
 
-const MAX_CHECKED = 1000;
+/** The number of NPIs that one free check can have. */
+export const MAX_CHECKED = 1000;
 
 const checked = Joi.array()
   .items(Joi.string().allow('').example('1234567893'))

@@ -19,7 +19,7 @@ import { readBody, validBody } from '../http/json-body.ts';
 import { checkBody } from '../http/validation.ts';
 import type { SubmitDeps } from './submit.ts';
 
-type CheckDeps = Pick<SubmitDeps, 'db' | 'rules' | 'testOutcomeOf'>;
+export type CheckDeps = Pick<SubmitDeps, 'db' | 'rules' | 'testOutcomeOf'>;
 
 /** Returns the handler of the free check (api/docs/lifecycle.md, Checking before you spend). */
 export function checkHandlers(deps: CheckDeps) {
@@ -29,8 +29,7 @@ export function checkHandlers(deps: CheckDeps) {
       const bytes = await readBody(request.raw.req);
       return await request.app.place.inTurn(async () => {
         const { npis } = validBody(request, bytes, checkBody);
-        const data = await checkAll(deps, organizationId, npis);
-        return { data, totals: totalsOf(data), max_credits: maxCredits(data) };
+        return await checkNpis(deps, organizationId, npis);
       });
     },
   } satisfies Record<string, Lifecycle.Method>;
@@ -44,22 +43,27 @@ interface Checked extends Omit<PublicFacts, 'refusal'> {
   readonly free_types: readonly RequestedType[];
 }
 
-async function checkAll(
+/**
+ * Checks texts that should be NPIs, without a submit.
+ * @param npis at most `MAX_CHECKED` texts. The same text may occur more than once
+ */
+export async function checkNpis(
   { db, rules, testOutcomeOf }: CheckDeps,
   organizationId: string,
   npis: readonly string[],
-): Promise<Checked[]> {
+) {
   const isTest = isSandbox(organizationId);
   const valid = [...new Set(npis.filter(hasNpiCheckDigit))];
   const paid = await readPaidTypes(db, organizationId, valid, rules.replayMs);
   const facts = await factsOf(db, isTest, valid);
-  return npis.map((npi) => {
+  const data: Checked[] = npis.map((npi) => {
     const { refusal = null, ...who } = facts.get(npi) ?? UNKNOWN;
     const isRepeat = isTest && testOutcomeOf(npi) === 'replayed';
     const types = freeTypes(isRepeat ? EMAIL_TYPES : (paid.get(npi) ?? []));
     const result = resultOf(npi, refusal, types);
     return { npi, result, free_types: result === 'free_repeat' ? types : [], ...who };
   });
+  return { data, totals: totalsOf(data), max_credits: maxCredits(data) };
 }
 
 const UNKNOWN: PublicFacts = { refusal: null, name: null, city: null, state: null };

@@ -3,7 +3,7 @@ import { type Database, run, span } from '../connection/client.ts';
 import type { EmailType, NpiRefusal } from '../words.ts';
 
 // Reads what the free check shows about NPIs (DECISIONS.md, Requests and batches). Suppressions,
-// stored emails, and lookups are not read, so that nobody learns of them without paying.
+// stored emails, and lookups are not read, so the check can't reveal them.
 
 /** The public facts about an NPI, as in NPPES. They are null if we don't know the NPI. */
 export interface PublicFacts {

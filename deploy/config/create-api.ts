@@ -12,11 +12,11 @@ export async function createApi(
   deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'trouble'>,
 ): Promise<Server> {
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  const check = { db: deps.db, rules: config, testOutcomeOf };
   const server = createServer({
     ...deps,
-    rules: config,
+    ...check,
     forbids: (url) => policy.forbids(url),
-    testOutcomeOf,
     changes: listenForChanges(deps.db),
     site: config,
     host: config.apiHost,
@@ -27,6 +27,6 @@ export async function createApi(
     trustedProxies: config.trustedProxies,
     poolSize: config.databasePool,
   });
-  await registerConsole(server, { site: config, log: deps.log, db: deps.db });
+  await registerConsole(server, { site: config, log: deps.log, check });
   return server;
 }

@@ -9,6 +9,7 @@ import { listUploadBatches, listUploads } from '../../../db/uploads/uploads.ts';
 import { startUpload } from '../../../workflows/starts.ts';
 import { fresh } from '../../support/database.ts';
 import { BY, eventually, grant, type Organization } from '../../support/organization.ts';
+import { providersIn } from '../../support/providers.ts';
 import { type ApiClient, startStack } from '../../support/stack.ts';
 import { storeEmail } from '../../support/stored.ts';
 import { startedUpload, uploadInParts } from '../../support/uploads.ts';
@@ -105,6 +106,24 @@ test('a visitor uploads a file, checks its draft, and downloads the results', as
   );
   t.is(lines[2], 'Bo;2000000044.0;;;;not_found;');
   t.is(lines[4], 'Di;12;;;;not_asked;has 2 instead of 10 digits');
+});
+
+test('a draft shows which NPIs are free, and the most that the others cost', async (t) => {
+  const client = await stack.organization(500);
+  const { insert } = providersIn(stack.db);
+  const [group = '', retired = ''] = ordinaryNpis('found', 2, 7000);
+  await insert({ npi: group, entityType: 2, organizationName: 'A CLINIC' }, null);
+  await insert({ npi: retired, deactivatedOn: '2020-01-01' }, null);
+  await client.completed((await client.single({ npi: FOUND })).json.batch_id);
+  const list = [group, retired, FOUND, NOT_FOUND];
+  const draft = await upload(await signedIn(client), ['npi', ...list].join('\n'));
+  const shown = (name: string) =>
+    new RegExp(`<dt>${name}</dt><dd>(.+?)</dd>`).exec(draft.text)?.[1];
+  const names = ['NPIs to look up', 'Free repeats'];
+  names.push('NPIs of organizations', 'Deactivated NPIs');
+  t.deepEqual(names.map(shown), ['1', '1', '1', '1']);
+  t.regex(draft.text, /Any type: at most 1 credit</);
+  t.regex(draft.text, /Personal: at most 6 credits</);
 });
 
 test('batches name the file that they were submitted from', async (t) => {
