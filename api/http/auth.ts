@@ -26,6 +26,11 @@ declare module '@hapi/hapi' {
     readonly customerId: string;
     readonly keyId: string;
     readonly requestsPerMinute: number;
+    /**
+     * The time when the key ends, because it was rotated. Null for a key that does not end. Missing
+     * on pages of the console.
+     */
+    readonly keyExpiresAt?: Date | null;
   }
 }
 

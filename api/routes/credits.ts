@@ -19,11 +19,14 @@ import { invalid } from '../problems.ts';
 export function creditsHandlers(db: Database) {
   return {
     // balance = total − used − held (api/docs/lifecycle.md, Credits).
-    getCredits: async (request) => {
+    getCredits: async (request, h) => {
       const { available, total, used } = await readInTurn(request, (owner) =>
         balanceOf(db, owner),
       );
-      return { balance: available, total, used };
+      const response = h.response({ balance: available, total, used });
+      const { keyExpiresAt } = request.auth.credentials;
+      if (!keyExpiresAt) return response;
+      return response.header('x-api-key-expires', keyExpiresAt.toISOString());
     },
     getLedger: async (request, h) => {
       const { limit, cursor, format, ...period } = listedBy(request, LEDGER_QUERY);

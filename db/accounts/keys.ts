@@ -48,6 +48,8 @@ export type Authentication =
       /** The organization itself, or the organization of the sandbox. */
       readonly customerId: string;
       readonly requestsPerMinute: number;
+      /** The time when the key ends, because it was rotated. Null for a key that does not end. */
+      readonly keyExpiresAt: Date | null;
     }
   | {
       readonly kind: 'revoked' | 'inactive';
@@ -100,6 +102,7 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
         organizationId: organizations.id,
         customerId: sql<string>`coalesce(${organizations.sandboxOf}, ${organizations.id})`,
         requestsPerMinute: organizations.requestsPerMinute,
+        keyExpiresAt: apiKeys.expiresAt,
       })
       .from(apiKeys)
       .innerJoin(organizations, eq(organizations.id, apiKeys.organizationId))
@@ -154,7 +157,7 @@ export async function rotateKey(
   db: Database,
   by: ChangedBy,
   keyId: string,
-  overlapMs = 0,
+  overlapMs: number,
 ): Promise<{ readonly issued: IssuedKey; readonly replaced: ApiKey }> {
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);

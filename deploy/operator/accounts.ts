@@ -42,6 +42,8 @@ import { addClosingCommands } from './closing.ts';
 import { fields, leading, type Report, type Run, shown, table } from './print.ts';
 
 const MAX_CREDITS = 1_000_000_000;
+/** The usual overlap of a rotation, which is the same as for webhook secrets. */
+const OVERLAP_MS = 86_400_000;
 const MAX_OVERLAP_MS = 30 * 86_400_000;
 const KEY = ['<KEY>', 'key id (key_…)'] as const;
 
@@ -281,10 +283,10 @@ function addKeyCommands(program: Command, run: Run): void {
     .addOption(
       new Option(
         '--overlap <DURATION>',
-        'time for which the old key stays valid, such as 1h',
+        'time for which the old key stays valid, such as 7d; 0 if it has leaked',
       )
         .argParser(overlap)
-        .default(0, '0s'),
+        .default(OVERLAP_MS, '24h'),
     )
     .action((id: string, by: ChangedBy & { readonly overlap: number }) =>
       run(async (db) => {
@@ -333,11 +335,14 @@ function shownOnce<T extends IssuedKey>(data: T): Report {
 }
 
 /** Parses the value of `--overlap`. @returns milliseconds */
-const overlap = parser('a duration of at most 30d, such as 0s, 15m, 1h or 7d', (text) => {
-  const ms = parseDuration(text);
-  if (ms === null || ms > MAX_OVERLAP_MS) return null;
-  return ms;
-});
+const overlap = parser(
+  '0, or a duration of at most 30d, such as 15m, 1h or 7d',
+  (text) => {
+    const ms = text === '0' ? 0 : parseDuration(text);
+    if (ms === null || ms > MAX_OVERLAP_MS) return null;
+    return ms;
+  },
+);
 
 function addAuditCommands(program: Command, run: Run): void {
   const audit = program.command('audit').description('read the audit log');

@@ -4,9 +4,10 @@ import { sql } from 'drizzle-orm';
 import { type Send, sendFile } from '../../api/http/file.ts';
 import { createQueues } from '../../api/http/turn-queue.ts';
 import { adjustCredits } from '../../db/accounts/credits.ts';
+import { rotateKey } from '../../db/accounts/keys.ts';
 import { run } from '../../db/connection/client.ts';
 import { fresh } from '../support/database.ts';
-import { BY, eventually } from '../support/organization.ts';
+import { BY, createCaller, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Tests the ledger of a period, the usage by day and type, and both as files.
@@ -16,6 +17,17 @@ const USAGE = '/api/v1/usage';
 const NPIS = ['1234567893', '1234567894', '1234567895', '1234567896'];
 
 const api = fresh(test, startApi);
+
+test('after a rotation, /api/v1/credits says when the old key ends', async (t) => {
+  const old = await api.organization();
+  const endOf = async (client: Pick<ApiClient, 'get'>) =>
+    (await client.get('/api/v1/credits')).headers.get('x-api-key-expires');
+  t.is(await endOf(old), null);
+  const { issued, replaced } = await rotateKey(api.db, BY, old.keyId, 3_600_000);
+  const ends = await eventually(() => endOf(old));
+  t.is(ends, replaced.expiresAt?.toISOString() ?? '');
+  t.is(await endOf(createCaller(api.baseUrl, issued.apiKey)), null);
+});
 
 interface Sums {
   readonly found: number;

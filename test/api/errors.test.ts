@@ -254,7 +254,7 @@ test('an API key gets a 403 within a second after it is revoked or replaced', as
     isProblem(t, await send(method, path, headers), 403, 'api_key_revoked');
   await reactivateKey(api.db, BY, organization.keyId);
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
-  const { issued } = await rotateKey(api.db, BY, organization.keyId);
+  const { issued } = await rotateKey(api.db, BY, organization.keyId, 0);
   await untilStatus(403, headers);
   for (const [method, path] of KEYED)
     isProblem(t, await send(method, path, headers), 403, 'api_key_inactive');

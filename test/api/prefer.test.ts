@@ -276,7 +276,7 @@ for (const [how, code, end] of [
   [
     'its API key is replaced',
     'api_key_inactive',
-    ({ keyId }) => rotateKey(stack.db, BY, keyId),
+    ({ keyId }) => rotateKey(stack.db, BY, keyId, 0),
   ],
   [
     'its organization is suspended',

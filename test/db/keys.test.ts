@@ -117,6 +117,7 @@ test('authenticating an active key returns its organization and its rate limit',
     organizationId,
     customerId: organizationId,
     requestsPerMinute: 100,
+    keyExpiresAt: null,
   });
   await setLimit(db, BY, organizationId, 7);
   t.like(await authenticate(db, hash), { kind: 'active', requestsPerMinute: 7 });
@@ -141,7 +142,7 @@ test('a revoked key stops working at once, and works again after it is reactivat
 
 test('a rotated key stops working at once, and the new key works', async (t) => {
   const old = await openKey();
-  const { issued, replaced } = await rotateKey(db, BY, old.id);
+  const { issued, replaced } = await rotateKey(db, BY, old.id, 0);
   t.like(replaced, { id: old.id, state: 'inactive' });
   t.is(await stateOf(old.apiKey), 'inactive');
   t.is(await stateOf(issued.apiKey), 'active');
@@ -169,7 +170,7 @@ test('during an overlap the new key can be rotated again, but not the old one', 
   const [successor, kept, ...others] = await listKeys(db, old.organizationId);
   t.deepEqual(kept?.expiresAt, replaced.expiresAt);
   t.deepEqual([successor?.id, others.length], [issued.id, 0]);
-  await t.notThrowsAsync(rotateKey(db, BY, issued.id));
+  await t.notThrowsAsync(rotateKey(db, BY, issued.id, 0));
 });
 
 test('only one of several concurrent rotations of a key succeeds', async (t) => {
@@ -229,7 +230,7 @@ test('the keys of an organization stop working while it is suspended', async (t)
 test('a revoked key cannot be rotated', async (t) => {
   const { id, organizationId } = await openKey();
   await revokeKey(db, BY, id);
-  await t.throwsAsync(rotateKey(db, BY, id), {
+  await t.throwsAsync(rotateKey(db, BY, id, 0), {
     code: 'key_not_active',
     instanceOf: Refusal,
   });
@@ -238,7 +239,7 @@ test('a revoked key cannot be rotated', async (t) => {
 
 test('a key that was revoked and has also expired is shown as revoked', async (t) => {
   const { apiKey, id, organizationId } = await openKey();
-  await rotateKey(db, BY, id);
+  await rotateKey(db, BY, id, 0);
   await revokeKey(db, BY, id);
   t.is(await stateOf(apiKey), 'revoked');
   t.deepEqual(

@@ -71,7 +71,7 @@ test('every API key of a sandbox is a test key, even after a rotation', async (t
   for (const { apiKey } of [
     await issueKey(db, BY, sandbox, 'one'),
     await issueKey(db, BY, sandbox, 'other', true),
-    (await rotateKey(db, BY, (await issueKey(db, BY, sandbox, 'third')).id)).issued,
+    (await rotateKey(db, BY, (await issueKey(db, BY, sandbox, 'third')).id, 0)).issued,
   ]) {
     t.true(apiKey.startsWith('npe_test_'));
   }

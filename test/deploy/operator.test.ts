@@ -316,15 +316,14 @@ test('revoking, reactivating, and rotating a key is recorded in the audit log', 
     details: { from: 'revoked', to: 'active' },
   });
 
-  const next = await json<{ id: string; api_key: string; replaced: { state: string } }>(
-    'keys',
-    'rotate',
-    issued.id,
-    '--overlap',
-    '1h',
-    ...WHY,
-  );
-  t.is(next.replaced.state, 'active', 'for an hour more');
+  const next = await json<{
+    id: string;
+    api_key: string;
+    replaced: { state: string; expires_at: string };
+  }>('keys', 'rotate', issued.id, ...WHY);
+  t.is(next.replaced.state, 'active', 'for a day more');
+  const left = Date.parse(next.replaced.expires_at) - Date.now();
+  t.true(Math.abs(left - 86_400_000) < 600_000, `${left} ms`);
   t.is(await state(next.api_key), 'active');
   t.like(await audited(id), {
     action: 'keys.rotate',
@@ -332,7 +331,7 @@ test('revoking, reactivating, and rotating a key is recorded in the audit log', 
     details: { new_key_id: next.id },
   });
 
-  const rotating = await text('keys', 'rotate', next.id, ...WHY);
+  const rotating = await text('keys', 'rotate', next.id, '--overlap', '0', ...WHY);
   t.is(await state(next.api_key), 'inactive', 'without an overlap at once');
   t.is(await state(API_KEY.exec(rotating)?.[0] ?? ''), 'active');
 });
@@ -520,7 +519,7 @@ test('a change is rolled back if it cannot be recorded in the audit log', async 
     'suspend all': suspendOrganization(db, nobody, organizationId, true),
     secret: rotateWebhookSecret(db, nobody, organizationId),
     issue: issueKey(db, nobody, organizationId, 'k'),
-    rotate: rotateKey(db, nobody, keyId),
+    rotate: rotateKey(db, nobody, keyId, 0),
     revoke: revokeKey(db, nobody, keyId),
     reactivate: reactivateKey(db, nobody, keyId),
   };

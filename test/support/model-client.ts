@@ -119,7 +119,7 @@ async function perform(client: ModelClient, call: Call): Promise<() => string> {
       );
       return () => 'funded';
     case 'rotate': {
-      const { issued } = await rotateKey(db, BY, keyOf(client, call.key).keyId);
+      const { issued } = await rotateKey(db, BY, keyOf(client, call.key).keyId, 0);
       client.keys.set(call.name, { keyId: issued.id, apiKey: issued.apiKey });
       return () => 'rotated';
     }
