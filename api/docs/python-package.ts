@@ -4,6 +4,7 @@ import { buffer } from 'node:stream/consumers';
 import type { ServerRoute } from '@hapi/hapi';
 import { ZipFile } from 'yazl';
 import { publishedFile } from '../routes/service.ts';
+import { readBuilt } from './built.ts';
 
 // Packs api/clients/python/ as a wheel, the format of built Python packages. A wheel is a zip file
 // with the modules, and a folder that describes them. pip installs it without building anything. It
@@ -25,10 +26,13 @@ const OPTIONS = {
 const metadata = read('clients/python/METADATA');
 const [, version] = /^Version: (.+)$/m.exec(metadata.toString()) ?? [];
 const release = `${MODULES}-${version}`;
-const wheel = zip(contents());
 
-/** Returns the route that serves the Python package. pip needs its version in the file name. */
+/**
+ * Returns the route that serves the Python package. pip needs its version in the file name.
+ * @throws {OperatorProblem} if the package has not been built
+ */
 export function pythonPackage(): ServerRoute {
+  const wheel = zip(contents());
   return {
     method: 'GET',
     path: `/docs/${release}-py3-none-any.whl`,
@@ -46,6 +50,8 @@ function read(path: string): Buffer {
 function contents(): ReadonlyMap<string, Buffer> {
   const about = `${release}.dist-info`;
   const files = new Map<string, Buffer>();
+  // The build writes this file and the synchronous modules.
+  readBuilt(`api/clients/python/${MODULES}/types.py`);
   const folder = new URL(`../clients/python/${MODULES}/`, import.meta.url);
   for (const name of readdirSync(folder).toSorted()) {
     const path = `${MODULES}/${name}`;

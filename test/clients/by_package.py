@@ -1,5 +1,6 @@
 """The package that the API serves: its operations, errors, and the verification of webhooks."""
 
+import asyncio
 import json
 import time
 from datetime import datetime, timezone
@@ -7,7 +8,15 @@ from pathlib import Path
 from typing import Any, Callable
 from unittest.mock import patch
 
-from npi_email_enrichment import Client, EnrichmentError, Envelope, WebhookTarget, enrich, verify_webhook
+from npi_email_enrichment import (
+    AsyncClient,
+    Client,
+    EnrichmentError,
+    Envelope,
+    WebhookTarget,
+    enrich,
+    verify_webhook,
+)
 from settings import API_KEY, BASE_URL, BUSY_KEY, FOUND, NOT_FOUND, POOR_KEY, UNKNOWN, WEBHOOK_URL
 
 # NPI_EMAIL_URL and NPI_EMAIL_API_KEY have the same values.
@@ -77,6 +86,24 @@ assert "without spaces" in str(error_of(lambda: client.submit_single(f" {FOUND}"
 
 busy = Client(base_url=BASE_URL, api_key=BUSY_KEY, patience=0)
 assert error_of(busy.credits).code == "rate_limited"
+
+
+
+checked = client.check([FOUND, "2000000011", FOUND])
+assert [one["result"] for one in checked["data"]] == ["free_repeat", "not_an_npi", "free_repeat"]
+
+
+async def use_async_client() -> None:
+    async with AsyncClient() as same:
+        assert (await same.check([FOUND, "2000000011", FOUND])) == checked
+        run = await same.enrich([FOUND], max_credits=1, on_progress=print)
+        assert (run.completed, run.credits_used) == (1, 0)
+        found = [batch["id"] async for batch in same.batches(npi=FOUND)]
+        assert single["batch_id"] in found
+        assert (await same.get_batch(single["batch_id"]))["data"] == alone["data"]
+
+
+asyncio.run(use_async_client())
 
 paths: dict[str, Any] = json.loads(Path("openapi.json").read_text())["paths"]
 callbacks = paths["/api/v1/email"]["post"]["callbacks"]

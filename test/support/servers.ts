@@ -29,7 +29,7 @@ export function takeServerFlag(given: string[]): boolean {
   );
 }
 
-/** The client's package and the files of the documentation, which the API reads at its start. */
+/** The clients' packages and the files of the documentation, which the API reads at its start. */
 const PUBLISHED: Build = {
   name: 'published',
   inputs: [
@@ -41,6 +41,9 @@ const PUBLISHED: Build = {
     'package-lock.json',
   ],
   outputs: [
+    'api/clients/python/npi_email_enrichment/_sync_client.py',
+    'api/clients/python/npi_email_enrichment/_sync_connection.py',
+    'api/clients/python/npi_email_enrichment/types.py',
     'api/clients/typescript/npi-email-enrichment.tgz',
     'api/clients/typescript/types.ts',
     'api/docs/assets/scalar.js.gz',

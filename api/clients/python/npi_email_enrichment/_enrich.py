@@ -1,17 +1,19 @@
+"""The state of a run of `enrich`, without the sending and the waiting."""
+
 from __future__ import annotations
 
+import inspect
 import json
-import re
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
-from ._connection import PATIENCE, ApiResponse, Connection
+from ._arguments import checked_npis, number, order
+from ._exchange import ApiResponse, reading, retry_after
 from .errors import EnrichmentError
-from .types import CustomData, RequestedType, Result, WebhookTarget
+from .types import Result
 
 # Credits per email found, by requested type.
 PRICES: dict[str, int] = json.loads(
@@ -68,63 +70,10 @@ class Enrichment(Totals):
     """One result for each given NPI, in the given order."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """What all submits of a run have in common."""
-
-    type: RequestedType
-    webhook: WebhookTarget | None
-    custom_data: CustomData | None
-    max_credits: float
+OnProgress = Callable[[Progress], object]
 
 
-def enrich(
-    npis: Iterable[str],
-    *,
-    api_key: str | None = None,
-    base_url: str | None = None,
-    type: RequestedType = "any",
-    webhook: WebhookTarget | None = None,
-    custom_data: CustomData | None = None,
-    max_credits: int | None = None,
-    on_progress: Callable[[Progress], object] | None = None,
-    patience: float = PATIENCE,
-) -> Enrichment:
-    """Finds the emails of any number of NPIs, and returns when all NPIs are final.
-
-    An NPI that occurs several times is looked up once. It raises EnrichmentError if retries do not
-    help. A lack of credits (`insufficient_credits`, `max_credits`) is raised only after all
-    submitted NPIs are final and `on_progress` got their results.
-
-    :param api_key: by default the variable NPI_EMAIL_API_KEY of the environment
-    :param base_url: the address of the service, by default the variable NPI_EMAIL_URL
-    :param type: the requested type of email
-    :param webhook: also gets the results
-    :param custom_data: returned with each delivery to the webhook
-    :param max_credits: limit on the credits of the run. A batch that could exceed it is not
-        submitted
-    :param on_progress: called with counts and the newest results
-    :param patience: seconds for which a failing call is retried, and for which a batch is polled
-        without a new result
-    """
-    given = list(npis)
-    for number, npi in enumerate(given, 1):
-        if not isinstance(npi, str) or not re.fullmatch("[0-9]{10}", npi):
-            raise EnrichmentError("npi_invalid", f"NPI {number} is not a string of 10 digits.")
-    limit = float("inf") if max_credits is None else max_credits
-    order = Order(type, webhook, custom_data, limit)
-    connection = Connection(api_key, base_url, patience)
-    try:
-        # Checks the key. The response also shows how much of its rate limit is left.
-        connection.call("GET", "/api/v1/credits")
-        run = _Run(connection, order, list(dict.fromkeys(given)), on_progress)
-        run.finish()
-    finally:
-        connection.close()
-    return Enrichment(*run.counts(), results=[run.results[npi] for npi in given])
-
-
-class _Chunk:
+class Chunk:
     """The NPIs of one batch."""
 
     def __init__(self, idempotency_key: str, npis: Sequence[str]) -> None:
@@ -136,47 +85,121 @@ class _Chunk:
         self.changed_at = time.monotonic()
 
 
-class _Run:
+class Run:
+    """The chunks of a run, and what is known about them."""
+
     def __init__(
         self,
-        connection: Connection,
-        order: Order,
-        npis: Sequence[str],
-        on_progress: Callable[[Progress], object] | None,
+        npis: Iterable[str],
+        type: object,
+        webhook: object,
+        custom_data: object,
+        max_credits: float | None,
     ) -> None:
-        self.results: dict[str, Result] = {}
-        self._connection = connection
-        self._order = order
-        self._on_progress = on_progress
-        self._total = len(npis)
-        run_id = uuid.uuid4()
-        parts = [npis[first : first + _BATCH] for first in range(0, len(npis), _BATCH)]
-        self._chunks = [_Chunk(f"{run_id}-{index}", part) for index, part in enumerate(parts)]
-
-    def finish(self) -> None:
-        """Submits all chunks, and polls their batches until all have ended."""
-        waiting = list(self._chunks)
-        running: list[_Chunk] = []
+        self._given = checked_npis(npis)
+        self._order = order(type, webhook, custom_data)
+        self._limit = float("inf") if max_credits is None else number("max_credits", max_credits)
+        self._results: dict[str, Result] = {}
         # The last error about missing credits. It is reset when a batch ends, because that batch
         # may have released credits.
-        shortage: EnrichmentError | None = None
-        while waiting or running:
-            while waiting and not shortage and _has_slot(running):
-                shortage = self._above_maximum(waiting[0]) or self._submit(waiting[0])
-                if not shortage:
-                    running.append(waiting.pop(0))
-            if shortage and not running:
-                raise shortage
-            hold = _HOLD if len(running) == 1 else max(_SHORTEST_HOLD, _TURN // len(running))
-            for chunk in running:
-                self._poll(chunk, hold)
-            if any(chunk.open == 0 for chunk in running):
-                running = [chunk for chunk in running if chunk.open > 0]
-                shortage = None
+        self._shortage: EnrichmentError | None = None
+        different = list(dict.fromkeys(self._given))
+        self._total = len(different)
+        run_id = uuid.uuid4()
+        parts = [different[first : first + _BATCH] for first in range(0, self._total, _BATCH)]
+        self._chunks = [Chunk(f"{run_id}-{index}", part) for index, part in enumerate(parts)]
+        self._waiting = list(self._chunks)
+        self.running: list[Chunk] = []
 
-    def counts(self) -> tuple[int, int, int, int]:
+    def next_chunk(self) -> Chunk | None:
+        """Returns the chunk to submit now, or None if batches must end before.
+
+        It raises the lack of credits when no batch is running that could release some.
+        """
+        chunk = None
+        if self._waiting and not self._shortage and self._has_slot():
+            chunk = self._waiting[0]
+            self._shortage = self._above_maximum(chunk)
+        if not self._shortage:
+            return chunk
+        if not self.running:
+            raise self._shortage
+        return None
+
+    def goes_on(self) -> bool:
+        """Forgets the batches that have ended, and returns true if others are left."""
+        if any(chunk.open == 0 for chunk in self.running):
+            self.running = [chunk for chunk in self.running if chunk.open > 0]
+            self._shortage = None
+        return bool(self._waiting or self.running)
+
+    def body_of(self, chunk: Chunk) -> Mapping[str, object]:
+        return {"npis": chunk.npis, **self._order}
+
+    def submitted(self, chunk: Chunk, response: ApiResponse) -> None:
+        with reading(response):
+            chunk.batch_id = response.body["batch_id"]
+        chunk.changed_at = time.monotonic()
+        self._waiting.remove(chunk)
+        self.running.append(chunk)
+
+    def rejected(self, error: EnrichmentError) -> None:
+        """Keeps the error of a submit if it is a lack of credits, or raises it."""
+        if error.code != "insufficient_credits":
+            raise error
+        self._shortage = error
+
+    def hold(self) -> int:
+        """Returns the seconds for which the service may hold the next poll."""
+        if len(self.running) == 1:
+            return _HOLD
+        return max(_SHORTEST_HOLD, _TURN // len(self.running))
+
+    def polled(self, chunk: Chunk, response: ApiResponse) -> Progress:
+        """Saves the results of a poll. The returned progress contains those that are new."""
+        with reading(response):
+            batch = response.body["batch"]
+            usage = response.body["usage"] or {}
+            news: list[Result] = [
+                result
+                for result in response.body["data"]
+                if result["status"] not in ("accepted", "in-progress")
+                and result["npi"] not in self._results
+            ]
+            self._results.update((result["npi"], result) for result in news)
+            chunk.open = batch["total"] - batch["completed_count"]
+            chunk.credits_used = int(usage.get("credits_used") or 0)
+        if news:
+            chunk.changed_at = time.monotonic()
+        return Progress(*self._counts(), total=self._total, results=news)
+
+    def pause_after_poll(self, chunk: Chunk, response: ApiResponse, patience: float) -> float:
+        """Returns the seconds to wait before the next poll, usually 0.
+
+        It raises EnrichmentError if the batch has had no new results for too long.
+        """
+        if chunk.open == 0:
+            return 0
+        if time.monotonic() - chunk.changed_at > patience:
+            text = f"Batch {chunk.batch_id} has had no new results for too long. Try again later."
+            raise EnrichmentError("timed_out", text)
+        # Without `Preference-Applied`, the service did not hold the poll. Either too many requests
+        # are waiting, or a proxy dropped the `Prefer` header. So we wait here.
+        if "preference-applied" in response.response.headers:
+            return 0
+        pause = retry_after(response.response)
+        return 1 if pause is None else pause
+
+    def end(self) -> Enrichment:
+        missing = [npi for npi in self._given if npi not in self._results]
+        if missing:
+            text = f"The service returned no result for NPI {missing[0]}. Check its address."
+            raise EnrichmentError("not_the_api", text)
+        return Enrichment(*self._counts(), results=[self._results[npi] for npi in self._given])
+
+    def _counts(self) -> tuple[int, int, int, int]:
         """Returns the values of Totals."""
-        statuses = [result["status"] for result in self.results.values()]
+        statuses = [result["status"] for result in self._results.values()]
         return (
             statuses.count("completed"),
             statuses.count("not_found"),
@@ -184,74 +207,48 @@ class _Run:
             sum(chunk.credits_used for chunk in self._chunks),
         )
 
-    def _above_maximum(self, following: _Chunk) -> EnrichmentError | None:
+    def _has_slot(self) -> bool:
+        """Returns true if another batch may be submitted now."""
+        opened = sum(chunk.open for chunk in self.running)
+        return len(self.running) < _MAX_BATCHES and opened < _MAX_OPEN
+
+    def _above_maximum(self, following: Chunk) -> EnrichmentError | None:
         """Returns the error if the next batch could exceed the limit on credits, or None."""
         begun = [chunk for chunk in self._chunks if chunk.batch_id or chunk is following]
         # The API rejects an unknown type, unless it is newer than this package.
-        price = PRICES.get(self._order.type, max(PRICES.values()))
+        price = PRICES.get(str(self._order["enrichment_email_type"]), max(PRICES.values()))
         most = sum(chunk.credits_used + chunk.open * price for chunk in begun)
-        if most <= self._order.max_credits:
+        if most <= self._limit:
             return None
         text = (
             f"With the next submit, the run could cost {most} credits, more than"
-            f" {self._order.max_credits}. Continue with a higher max_credits."
+            f" {self._limit}. Continue with a higher max_credits."
         )
         return EnrichmentError("max_credits", text)
 
-    def _submit(self, chunk: _Chunk) -> EnrichmentError | None:
-        """Submits a chunk, and returns the error if there are not enough credits for it."""
-        body = {
-            "npis": chunk.npis,
-            "enrichment_email_type": self._order.type,
-            "webhook": self._order.webhook,
-            "custom_data": self._order.custom_data,
-        }
-        headers = {"Idempotency-Key": chunk.idempotency_key}
-        try:
-            response = self._connection.call("POST", "/api/v1/email/bulk", headers=headers, json=body)
-        except EnrichmentError as error:
-            if error.code == "insufficient_credits":
-                return error
-            raise
-        chunk.batch_id = response.body["batch_id"]
-        chunk.changed_at = time.monotonic()
-        return None
 
-    def _poll(self, chunk: _Chunk, hold: int) -> None:
-        """Polls a batch and reports its new results."""
-        headers = {"Prefer": f"wait={hold}"}
-        path = f"/api/v1/batch/{chunk.batch_id}"
-        response = self._connection.call("GET", path, headers=headers)
-        self._note(chunk, response)
-        if chunk.open == 0:
-            return
-        now = time.monotonic()
-        if now - chunk.changed_at > self._connection.patience:
-            text = f"Batch {chunk.batch_id} has had no new results for too long. Try again later."
-            raise EnrichmentError("timed_out", text)
-        # Without `Preference-Applied`, the service did not hold the poll. Either too many requests
-        # are waiting, or a proxy dropped the `Prefer` header. So we wait here.
-        if "preference-applied" not in response.headers:
-            time.sleep(float(response.headers.get("retry-after", 1)))
-
-    def _note(self, chunk: _Chunk, response: ApiResponse) -> None:
-        batch = response.body["batch"]
-        usage = response.body["usage"] or {}
-        news: list[Result] = [
-            result
-            for result in response.body["data"]
-            if result["status"] not in ("accepted", "in-progress")
-            and result["npi"] not in self.results
-        ]
-        self.results.update((result["npi"], result) for result in news)
-        if news:
-            chunk.changed_at = time.monotonic()
-        chunk.open = batch["total"] - batch["completed_count"]
-        chunk.credits_used = usage.get("credits_used") or 0
-        if self._on_progress:
-            self._on_progress(Progress(*self.counts(), total=self._total, results=news))
+def reporter_sync(on_progress: OnProgress | None) -> OnProgress:
+    if inspect.iscoroutinefunction(on_progress):
+        text = "on_progress is an async function. Pass an ordinary one, or use AsyncClient."
+        raise EnrichmentError("argument_invalid", text)
+    return _checked(on_progress)
 
 
-def _has_slot(running: Sequence[_Chunk]) -> bool:
-    """Returns true if another batch may be submitted now."""
-    return len(running) < _MAX_BATCHES and sum(chunk.open for chunk in running) < _MAX_OPEN
+def reporter_async(on_progress: OnProgress | None) -> Callable[[Progress], Awaitable[None]]:
+    """Returns a function that also waits for an `on_progress` that is an async function."""
+    report = _checked(on_progress)
+
+    async def wait(progress: Progress) -> None:
+        outcome = report(progress)
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    return wait
+
+
+def _checked(on_progress: OnProgress | None) -> OnProgress:
+    if on_progress is None:
+        return lambda _: None
+    if not callable(on_progress):
+        raise EnrichmentError("argument_invalid", "on_progress is not a function.")
+    return on_progress

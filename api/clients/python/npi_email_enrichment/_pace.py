@@ -23,18 +23,19 @@ class Pace:
         self._sent: list[float] = []
         self._lock = threading.Lock()
 
-    def turn(self) -> float:
-        """Waits until the rate limit allows another request, and returns the time on its clock."""
-        while True:
-            with self._lock:
-                now = time.monotonic()
-                window = self._window + _LEEWAY
-                self._sent = [at for at in self._sent if at > now - window]
-                if len(self._sent) < self._quota:
-                    self._sent.append(now)
-                    return now
-                pause = min(self._sent, default=now) + window - now
-            time.sleep(pause)
+    def pause(self) -> float:
+        """Counts a request that is sent now, and returns 0.
+
+        If the rate limit allows none now, it returns the seconds until then.
+        """
+        with self._lock:
+            now = time.monotonic()
+            window = self._window + _LEEWAY
+            self._sent = [at for at in self._sent if at > now - window]
+            if len(self._sent) < self._quota:
+                self._sent.append(now)
+                return 0
+            return min(self._sent, default=now) + window - now
 
     def heed(self, headers: Mapping[str, str], sent_at: float) -> None:
         """Updates the window from the rate limit headers of a response.
@@ -42,8 +43,8 @@ class Pace:
         The service computes these headers when the request arrives, so they are older than the
         response if the service held the request.
         """
-        policy = re.search(r";q=(\d+);w=(\d+)", headers.get("ratelimit-policy", ""))
-        state = re.search(r";r=(\d+)", headers.get("ratelimit", ""))
+        policy = re.search(r";q=([0-9]{1,6});w=([0-9]{1,6})", headers.get("ratelimit-policy", ""))
+        state = re.search(r";r=([0-9]{1,6})", headers.get("ratelimit", ""))
         if not policy or not state:
             return
         with self._lock:

@@ -5,10 +5,16 @@ from typing import Any
 
 
 class EnrichmentError(Exception):
-    """An error from the API or from this package. Its message says what to do."""
+    """An error from the API or from this package. Its message says what to do.
+
+    Every exception of this package has this class, so that your program can handle it in one
+    place. It can be pickled and copied, as worker processes need.
+    """
 
     code: str
     """A stable code: one of the API, or one of this package."""
+    message: str
+    """What is wrong and what to do."""
     status: int | None
     """The HTTP status, or None if the service sent no response."""
     problem: Mapping[str, Any] | None
@@ -25,8 +31,14 @@ class EnrichmentError(Exception):
         problem: Mapping[str, Any] | None = None,
         request_id: str | None = None,
     ) -> None:
-        super().__init__(message)
+        # Pickle calls the class with the arguments that Exception gets here, and then sets the
+        # attributes.
+        super().__init__(code, message)
         self.code = code
+        self.message = message
         self.status = status
         self.problem = problem
         self.request_id = request_id
+
+    def __str__(self) -> str:
+        return self.message

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { json, text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 import { sign } from '../../../../activities/webhooks/signature.ts';
 import { PRICES } from '../../../../db/accounts/credits.ts';
 import {
@@ -12,8 +12,9 @@ import {
   startGateway,
   work,
 } from '../../../support/customer.ts';
-import { fresh, freshDatabase } from '../../../support/database.ts';
+import { fresh, freshDatabase, temporaryFolder } from '../../../support/database.ts';
 import { documentedPython } from '../../../support/python.ts';
+import { startReceiver, status } from '../../../support/receiver.ts';
 import { type ApiClient, startApi } from '../../../support/stack.ts';
 
 // Tests the Python package with the API. `work` settles requests instead of workers, and a gateway
@@ -40,6 +41,8 @@ interface Outcome extends Results {
   readonly credits_used: number;
   readonly progress: readonly (Results & { readonly total: number })[];
   readonly envelope: unknown;
+  readonly cases: readonly Pick<Outcome, 'error' | 'value'>[];
+  readonly value?: string;
   readonly error?: {
     readonly code: string;
     readonly status: number | null;
@@ -84,27 +87,29 @@ function areApart(times: readonly number[]): boolean {
   );
 }
 
-inPython('the package submits repeated NPIs once, in batches, in order', async (t) => {
-  const client = await api.organization(1000);
-  work(t, api, client.organizationId);
-  const different = npisFrom(300, 130);
-  const npis = [...different.toReversed(), ...different.slice(0, 3)];
-  const { results, progress, ...totals } = await call({
-    ...optionsOf(client, `${api.baseUrl}/`),
-    npis,
+for (const via of ['enrich', 'AsyncClient'])
+  inPython(`${via} submits repeated NPIs once, in batches, in order`, async (t) => {
+    const client = await api.organization(1000);
+    work(t, api, client.organizationId);
+    const different = npisFrom(300, 130);
+    const npis = [...different.toReversed(), ...different.slice(0, 3)];
+    const { results, progress, ...totals } = await call({
+      ...optionsOf(client, `${api.baseUrl}/`),
+      npis,
+      via,
+    });
+    t.deepEqual(
+      results.map(({ npi, email }) => [npi, email]),
+      npis.map((npi) => [npi, emailOf(npi)]),
+    );
+    const expected = { completed: 65, not_found: 65, failed: 0, credits_used: 65 };
+    t.deepEqual(totals as object, expected);
+    const reported = progress.flatMap((one) => one.results.map(({ npi }) => npi));
+    t.deepEqual(reported.toSorted(), different);
+    t.like(progress.at(-1), { total: 130, ...expected });
+    t.is(await batchesOf(client), 3);
+    t.is((await client.credits()).used, 65);
   });
-  t.deepEqual(
-    results.map(({ npi, email }) => [npi, email]),
-    npis.map((npi) => [npi, emailOf(npi)]),
-  );
-  const expected = { completed: 65, not_found: 65, failed: 0, credits_used: 65 };
-  t.deepEqual(totals as object, expected);
-  const reported = progress.flatMap((one) => one.results.map(({ npi }) => npi));
-  t.deepEqual(reported.toSorted(), different);
-  t.like(progress.at(-1), { total: 130, ...expected });
-  t.is(await batchesOf(client), 3);
-  t.is((await client.credits()).used, 65);
-});
 
 inPython('the package repeats a submit without a response, for one charge', async (t) => {
   const client = await api.organization(100);
@@ -123,32 +128,33 @@ inPython('the package repeats a submit without a response, for one charge', asyn
   t.is(await batchesOf(client), 1);
 });
 
-inPython(
-  'the package waits for Retry-After and retries after temporary errors',
-  async (t) => {
-    const client = await api.organization(100);
-    work(t, api, client.organizationId);
-    const times: number[] = [];
-    const refusals = [429, 503, 409, 502, 500].map((status) => ({
-      status,
-      headers: { 'content-type': 'text/html', 'retry-after': '1' },
-      body: '<h1>later</h1>',
-    }));
-    const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) => {
-      if (method !== 'POST' || moment === 'after') return null;
-      times.push(performance.now());
-      return refusals.shift() ?? null;
-    });
-    const npis = npisFrom(100, 2);
-    const { results } = await call({ ...optionsOf(client, url), npis });
-    t.deepEqual(
-      results.map(({ email }) => email),
-      npis.map(emailOf),
-    );
-    t.is(submits(passed).length, 6);
-    t.true(areApart(times));
-  },
-);
+for (const via of ['enrich', 'AsyncClient'])
+  inPython(
+    `${via} waits for Retry-After and retries after temporary errors`,
+    async (t) => {
+      const client = await api.organization(100);
+      work(t, api, client.organizationId);
+      const times: number[] = [];
+      const refusals = [429, 503, 409, 502, 500].map((status) => ({
+        status,
+        headers: { 'content-type': 'text/html', 'retry-after': '1' },
+        body: '<h1>later</h1>',
+      }));
+      const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) => {
+        if (method !== 'POST' || moment === 'after') return null;
+        times.push(performance.now());
+        return refusals.shift() ?? null;
+      });
+      const npis = npisFrom(100, 2);
+      const { results } = await call({ ...optionsOf(client, url), npis, via });
+      t.deepEqual(
+        results.map(({ email }) => email),
+        npis.map(emailOf),
+      );
+      t.is(submits(passed).length, 6);
+      t.true(areApart(times));
+    },
+  );
 
 inPython('the package raises a permanent error at once, with its details', async (t) => {
   const client = await api.organization(100);
@@ -201,6 +207,7 @@ inPython('the package never sends the API key unencrypted over a network', async
     'api.example.com',
     'https://',
     'https://api.example.com:port',
+    'https://xn--a.example',
   ]) {
     const given = { ...optionsOf(client, baseUrl), npis: npisFrom(200, 1) };
     const { error } = await call(given);
@@ -209,16 +216,150 @@ inPython('the package never sends the API key unencrypted over a network', async
   }
 });
 
-inPython('without enough credits, the package ends its submitted batches', async (t) => {
-  const client = await api.organization(70);
-  work(t, api, client.organizationId);
-  const npis = npisFrom(5000, 180);
-  const { error, progress } = await call({ ...optionsOf(client), npis });
-  t.like(error, { code: 'insufficient_credits', status: 402 });
-  t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
-  t.regex(error?.message ?? '', /60 credits/);
-  const last = { total: 180, completed: 30, not_found: 30, credits_used: 30 };
-  t.like(progress.at(-1), last);
+for (const via of ['enrich', 'AsyncClient'])
+  inPython(`without enough credits, ${via} ends its submitted batches`, async (t) => {
+    const client = await api.organization(70);
+    work(t, api, client.organizationId);
+    const npis = npisFrom(5000, 180);
+    const { error, progress } = await call({ ...optionsOf(client), npis, via });
+    t.like(error, { code: 'insufficient_credits', status: 402 });
+    t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
+    t.regex(error?.message ?? '', /60 credits/);
+    const last = { total: 180, completed: 30, not_found: 30, credits_used: 30 };
+    t.like(progress.at(-1), last);
+  });
+
+/** Python that calls the package wrongly, and what its error says. */
+const MISUSES: readonly (readonly [string, string, RegExp])[] = [
+  ['enrich("2000000010")', 'argument_invalid', /^npis is not a list of strings/],
+  ['enrich(None)', 'argument_invalid', /^npis is not a list of strings/],
+  ['enrich([b"2000000010"])', 'npi_invalid', /^NPI 1 is not a string/],
+  ['enrich(["2000000010"], type=["any"])', 'argument_invalid', /^type is not a string/],
+  ['enrich([], webhook="https://a.example")', 'argument_invalid', /\{"url": /],
+  ['enrich([], custom_data=[1])', 'argument_invalid', /^custom_data is not a dict/],
+  ['enrich([], custom_data={"a": datetime.now()})', 'argument_invalid', /JSON/],
+  ['enrich([], custom_data={"a": float("nan")})', 'argument_invalid', /JSON/],
+  ['enrich([], custom_data={"a": "\\ud800"})', 'argument_invalid', /JSON/],
+  ['enrich([], max_credits="10")', 'argument_invalid', /^max_credits is not a number/],
+  ['enrich([], max_credits=float("nan"))', 'argument_invalid', /^max_credits is not/],
+  ['enrich([], patience=10**400)', 'argument_invalid', /^patience is not a number of/],
+  ['enrich([], patience=None)', 'argument_invalid', /^patience is not a number/],
+  ['enrich([], on_progress="print")', 'argument_invalid', /is not a function/],
+  ['enrich([], on_progress=enrich_async)', 'argument_invalid', /use AsyncClient/],
+  ['enrich([], base_url=1)', 'base_url_unusable', /https:/],
+  ['enrich([], api_key=b"key")', 'api_key_unusable', /Copy it again/],
+  ['Client().submit_single(2000000010)', 'argument_invalid', /^npi is not a string/],
+  ['Client().submit_bulk("2000000010")', 'argument_invalid', /^npis is not a list/],
+  ['Client().submit_single("1", idempotency_key="ö")', 'argument_invalid', /ASCII/],
+  ['Client().submit_single("1", idempotency_key="a\\nb")', 'argument_invalid', /ASCII/],
+  ['Client().submit_single("1", test_outcome=1)', 'argument_invalid', /ASCII/],
+  ['Client().check("2000000010")', 'argument_invalid', /^npis is not a list/],
+  ['Client().check([2000000010])', 'argument_invalid', /^NPI 1 is not a string/],
+  ['Client().get_batch(None)', 'argument_invalid', /^batch_id is not a string/],
+  ['Client().get_batch("\\udfff")', 'argument_invalid', /^batch_id is not a string/],
+  ['Client().get_batch("b" * 100_000)', 'argument_invalid', /too long/],
+  ['Client().get_request("r", wait="5")', 'argument_invalid', /^wait is not a whole/],
+  ['Client().get_delivery("b", "d", before=1.5)', 'argument_invalid', /^before is not/],
+  ['Client().batches(since="2026-01-01")', 'argument_invalid', /^since .* time zone/],
+  [
+    'Client().usage(until=datetime(2026, 1, 1))',
+    'argument_invalid',
+    /^until .* time zone/,
+  ],
+  ['Client().batches(status=1)', 'argument_invalid', /^status is not a string/],
+  ['[c := Client(), c.close(), c.credits()]', 'client_unusable', /until it is closed/],
+];
+
+/** Python that must raise an error: its variables, and the code and the message of the error. */
+type Case = readonly [expression: string, variables: object, code: string, RegExp];
+
+/** Evaluates Python that uses the package, and checks the error of each. */
+async function checkErrors(t: ExecutionContext, cases: readonly Case[]): Promise<void> {
+  const outcome = await call({
+    cases: cases.map(([expression, variables]) => ({ expression, variables })),
+  });
+  for (const [index, [expression, variables, code, message]] of cases.entries()) {
+    const { error } = outcome.cases[index] ?? {};
+    t.is(error?.code, code, `${expression} ${JSON.stringify(variables)}`);
+    t.regex(error?.message ?? '', message);
+    t.notRegex(error?.message ?? '', /hunter2/);
+  }
+}
+
+inPython('a misuse of the package raises an error that names the argument', async (t) => {
+  const client = await api.organization();
+  const env = { NPI_EMAIL_URL: api.baseUrl, NPI_EMAIL_API_KEY: client.apiKey };
+  const cases = MISUSES.map(([expression, code, message]): Case => {
+    return [expression, env, code, message];
+  });
+  await checkErrors(t, cases);
+});
+
+inPython('the package names the variable that it cannot use', async (t) => {
+  const given = { NPI_EMAIL_URL: 'https://api.example.com', NPI_EMAIL_API_KEY: 'npe_a' };
+  const problems: readonly (readonly [object, RegExp])[] = [
+    [{ NO_PROXY: '[::1]' }, /^The variable NO_PROXY cannot .* without brackets\.$/],
+    [{ HTTPS_PROXY: 'ftp://hunter2@proxy' }, /^The proxy in HTTPS_PROXY cannot be used/],
+    [{ https_proxy: 'http://proxy:hunter2' }, /^The proxy in https_proxy cannot be used/],
+    [{ ALL_PROXY: 'socks5://proxy' }, /^The proxy in ALL_PROXY needs .*httpx\[socks\]/],
+    [{ SSL_CERT_FILE: '/missing.pem' }, /^The file in SSL_CERT_FILE cannot be used/],
+  ];
+  const cases = ['Client()', 'AsyncClient()'].flatMap((expression) =>
+    problems.map(([variables, message]): Case => {
+      return [expression, { ...given, ...variables }, 'environment_unusable', message];
+    }),
+  );
+  await checkErrors(t, cases);
+});
+
+inPython('without a usable response, the package says what to check', async (t) => {
+  const client = await api.organization();
+  const bodies: Readonly<Record<string, string>> = {
+    empty: '{}',
+    deep: '['.repeat(100_000),
+    number: '1'.repeat(10_000),
+    detail: '{"detail":[1]}',
+    text: '{"code":[],"detail":"no"}',
+  };
+  const { url } = await startGateway(t, api.baseUrl, ({ headers }) => {
+    const [, name = ''] = / (.*)/.exec(headers.authorization ?? '') ?? [];
+    if (name === 'gzip') {
+      return { status: 200, headers: { 'content-encoding': 'gzip' }, body: 'plain' };
+    }
+    const body = bodies[name];
+    const status = name === 'detail' || name === 'text' ? 400 : 200;
+    return body === undefined ? null : { status, body };
+  });
+  const given = { NPI_EMAIL_URL: url, NPI_EMAIL_API_KEY: client.apiKey };
+  const withKey = (name: string) => ({ ...given, NPI_EMAIL_API_KEY: name });
+  const withUrl = (address: string) => ({ ...given, NPI_EMAIL_URL: address });
+  const closed = 'http://127.0.0.1:1';
+  const throughProxy = { ...withUrl(closed), HTTP_PROXY: closed };
+  const longName = `https://${'a'.repeat(64)}.example`;
+  const receiver = await startReceiver(temporaryFolder(t.teardown));
+  t.teardown(receiver.close);
+  receiver.setBehavior('/api/v1/credits', status(404));
+  const trusted = { ...withUrl(receiver.url), SSL_CERT_FILE: receiver.caFile };
+  const credits = 'Client(patience=0).credits()';
+  const asyncCredits = 'asyncio.run(AsyncClient(patience=0).credits())';
+  await checkErrors(t, [
+    [credits, withKey('deep'), 'not_the_api', /Check the address/],
+    [credits, withKey('number'), 'not_the_api', /Check the address/],
+    [credits, withKey('detail'), 'http_400', /Check the address/],
+    [credits, withKey('text'), 'http_400', /Check the address/],
+    [credits, withKey('gzip'), 'unreachable', /a proxy changed it/],
+    ['next(Client().ledger())', withKey('empty'), 'not_the_api', /Check the address/],
+    ['Client().check(["2000000010"])', withKey('empty'), 'not_the_api', /Check/],
+    ['enrich(["2000000010"])', withKey('empty'), 'not_the_api', /Check the address/],
+    [credits, withUrl(closed), 'unreachable', /Check the address\.$/],
+    [credits, throughProxy, 'unreachable', /The proxy in HTTP_PROXY may be the reason/],
+    [credits, withUrl(receiver.url), 'unreachable', /set SSL_CERT_FILE to/],
+    [asyncCredits, withUrl(receiver.url), 'unreachable', /set SSL_CERT_FILE to/],
+    [credits, trusted, 'http_404', /Check the address/],
+    [credits, withUrl('https://a.invalid'), 'unreachable', /is not known/],
+    [asyncCredits, withUrl('https://a.invalid'), 'unreachable', /is not known/],
+    [credits, withUrl(longName), 'unreachable', /is not known/],
+  ]);
 });
 
 inPython('the package knows the prices of the service', async (t) => {
@@ -227,6 +368,33 @@ inPython('the package knows the prices of the service', async (t) => {
   const child = spawn(python ?? '', ['-c', program], { env });
   t.deepEqual(await json(child.stdout), PRICES);
 });
+
+inPython(
+  'check asks for 1,000 NPIs at once, and repeats each in its place',
+  async (t) => {
+    const client = await api.organization();
+    const { url, passed } = await startGateway(t, api.baseUrl);
+    const env = { NPI_EMAIL_URL: url, NPI_EMAIL_API_KEY: client.apiKey };
+    const npis = JSON.stringify(['x', ...npisFrom(20_000, 1500), 'x']);
+    const counts =
+      '(lambda r: (len(r["data"]), r["data"][-1]["npi"], r["totals"], r["max_credits"]))';
+    const expressions = [
+      `${counts}(Client().check(${npis}))`,
+      `${counts}(asyncio.run(AsyncClient().check(iter(${npis}))))`,
+    ];
+    const { cases } = await call({
+      cases: expressions.map((expression) => ({ expression, variables: env })),
+    });
+    const totals =
+      "{'lookup': 150, 'free_repeat': 0, 'not_an_npi': 1352, 'organization': 0, 'deactivated': 0}";
+    const credits = "{'any': 150, 'professional': 150, 'personal': 450}";
+    for (const { value } of cases) {
+      t.is(value, `(1502, 'x', ${totals}, ${credits})`);
+    }
+    t.is(cases.length, 2);
+    t.is(submits(passed).length, 4);
+  },
+);
 
 inPython('the package submits no batch that could exceed max_credits', async (t) => {
   const client = await api.organization(1000);
@@ -326,10 +494,38 @@ inPython(
       'a malformed signature': { headers: { ...good.headers, 'webhook-signature': 'ë' } },
       'no secret': { secret: '' },
       'a damaged secret': { secret: 'whsec_!' },
+      'a timestamp of 400 digits': {
+        headers: { ...good.headers, 'webhook-timestamp': '1'.repeat(400) },
+      },
+      'a timestamp that is no number': {
+        headers: { ...good.headers, 'webhook-timestamp': '1e9' },
+      },
+      'a header that is no text': { headers: { ...good.headers, 'webhook-id': 1 } },
     };
-    for (const [what, change] of Object.entries(cases)) {
-      const { error } = await call({ webhook: { ...good, ...change } });
-      t.is(error?.code, 'webhook_unverified', what);
-    }
+    const expressions = Object.values(cases).map((change): Case => {
+      const given = JSON.stringify({ ...good, ...change });
+      return [`verify_webhook(**${given})`, {}, 'webhook_unverified', /\.$/];
+    });
+    await checkErrors(t, expressions);
   },
 );
+
+inPython('verify_webhook says what to pass instead of a wrong argument', async (t) => {
+  const cases: readonly (readonly [string, RegExp])[] = [
+    ['{"data": []}, HEADERS, SECRET', /Pass the body before your framework parses it/],
+    ['None, HEADERS, SECRET', /Pass the body before your framework parses it/],
+    ['5, HEADERS, SECRET', /Pass the body before your framework parses it/],
+    ['"\\ud800", HEADERS, SECRET', /Pass the body before your framework parses it/],
+    ['b"{}", None, SECRET', /Pass all headers/],
+    ['b"{}", [(b"webhook-id", b"a")], SECRET', /Pass all headers/],
+    ['b"{}", {}, SECRET', /has no webhook-id, or you did not pass all its headers/],
+    ['b"{}", HEADERS, None', /^The secret is not complete/],
+    ['b"not JSON", HEADERS, SECRET', /body is not JSON/],
+  ];
+  const headers = JSON.stringify(signed('not JSON'));
+  const expressions = cases.map(([args, message]): Case => {
+    const named = args.replace('HEADERS', headers).replace('SECRET', `"${SECRET}"`);
+    return [`verify_webhook(${named})`, {}, 'webhook_unverified', message];
+  });
+  await checkErrors(t, expressions);
+});

@@ -93,6 +93,10 @@ for (const [file, prints] of [
     /^2000000010 completed \S+@\S+\n2000000044 not_found None\n\d credits\n$/,
   ],
   ['operations.py', /^(bat_\S+ \d+\n)*\d+\n$/],
+  [
+    'enrich_async.py',
+    /^2000000010 completed \S+@\S+\n2000000044 not_found None\n(bat_\S+ \d+\n)+$/,
+  ],
 ] as const) {
   (python ? test : test.skip)(
     `the program ${file} from the documentation works when pasted`,

@@ -42,6 +42,8 @@ test('the Python package records each of its files with its hash and size', asyn
   const record = files.get(`${about}/RECORD`)?.toString();
   t.is(record, [...lines, `${about}/RECORD,,`, ''].join('\n'));
   t.true(files.has('npi_email_enrichment/__init__.py'));
+  t.true(files.has('npi_email_enrichment/_sync_client.py'));
   t.true(files.has('npi_email_enrichment/py.typed'));
+  t.true(files.has('npi_email_enrichment/types.py'));
   t.true(files.has(`${about}/METADATA`));
 });

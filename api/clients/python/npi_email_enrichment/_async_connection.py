@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from ._arguments import encoded
+from ._exchange import ATTEMPT, ApiResponse, Exchange, Session, using_environment
+
+
+class AsyncConnection:
+    """Calls the API with one key, within the key's rate limit."""
+
+    def __init__(self, api_key: str | None, base_url: str | None, patience: float) -> None:
+        self._session = session = Session(api_key, base_url, patience)
+        self.patience = session.patience
+        with using_environment():
+            self._http = httpx.AsyncClient(
+                base_url=session.url, headers=session.headers, timeout=ATTEMPT
+            )
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        json: Mapping[str, object] | None = None,
+    ) -> ApiResponse:
+        """Sends a request, and returns the JSON of a response that is not an error."""
+        sent = dict(headers or {})
+        content = None
+        if json is not None:
+            sent["Content-Type"] = "application/json"
+            content = encoded(json)
+        exchange = Exchange(self._session)
+        while True:
+            while (pause := exchange.pause_before()) > 0:
+                await asyncio.sleep(pause)
+            try:
+                response = await self._http.request(
+                    method, path, headers=sent, params=params, content=content
+                )
+                return exchange.result_of(response)
+            except Exception as cause:
+                pause = exchange.pause_after(cause)
+            await asyncio.sleep(pause)
