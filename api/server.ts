@@ -29,6 +29,7 @@ import {
 } from './http/overload.ts';
 import { createQueues, type Place } from './http/turn-queue.ts';
 import { idsIn } from './http/validation.ts';
+import { registerMcp } from './mcp/mcp.ts';
 import { type ApiError, PRIVATE, problem, registerErrors } from './problems.ts';
 import { checkHandlers } from './routes/check.ts';
 import { creditsHandlers } from './routes/credits.ts';
@@ -71,7 +72,10 @@ declare module '@hapi/hapi' {
      * the response is an error.
      */
     rateHeaders?: Readonly<Record<string, string>>;
-    /** Milliseconds for which the request was held because of its `Prefer: wait` header. */
+    /**
+     * Milliseconds for which the request was held because of its `Prefer: wait` header, or waited for
+     * calls of the API.
+     */
     waitedMs?: number;
     /** The key of the request, even if it was rejected, unless it is unknown. */
     knownKey?: { readonly keyId: string; readonly organizationId: string };
@@ -157,6 +161,7 @@ export function createServer(deps: ApiDeps): Server {
   registerAuth(server, deps);
   registerHeaders(server);
   registerRoutes(server, deps);
+  registerMcp(server, deps);
   registerDocs(server, deps.site);
   registerLog(server, deps, sample, clientNetworkOf);
   // Ends all waits, so that held requests get their responses before the server stops.

@@ -307,7 +307,6 @@ test('only deploy/config/config.ts and the client command read the environment',
   );
   t.deepEqual(readers.filter(outside('test/')).sort(), [
     'api/clients/typescript/arguments.ts',
-    'api/clients/typescript/mcp.ts',
     'deploy/config/config.ts',
   ]);
 });

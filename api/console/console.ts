@@ -13,6 +13,7 @@ import Handlebars from 'handlebars';
 import type { Logger } from 'pino';
 import type { Database } from '../../db/connection/client.ts';
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
+import { CallFailed } from '../http/call-api.ts';
 import { allowTime } from '../http/connection.ts';
 import { PRIVATE, toApiError } from '../problems.ts';
 import type { CheckDeps } from '../routes/check.ts';
@@ -24,7 +25,6 @@ import { pageHandlers } from './pages.ts';
 import {
   AUTHORIZED_ROUTE,
   authorize,
-  CallFailed,
   CONSOLE_ROUTE,
   FORM,
   isConsole,

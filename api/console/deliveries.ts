@@ -1,8 +1,8 @@
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { AttemptReason } from '../../db/words.ts';
+import { CallFailed, callApi } from '../http/call-api.ts';
 import { listed, page, shownTime, startOf } from './page.ts';
 import REASONS from './reasons.json' with { type: 'json' };
-import { CallFailed, callApi } from './session.ts';
 
 // The page of webhook deliveries, and the forms that send deliveries again.
 

@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { Tinypool } from 'tinypool';
+import { CallFailed } from '../http/call-api.ts';
 import { TurnQueue } from '../http/turn-queue.ts';
 import { problem } from '../problems.ts';
 import type {
@@ -11,7 +12,6 @@ import type {
   Prepared,
   UploadedFile,
 } from './file-reader.ts';
-import { CallFailed } from './session.ts';
 
 // Runs the functions of file-reader.ts in a thread, so that a large or hostile file does not delay
 // requests.

@@ -1,6 +1,6 @@
 import type { Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { isSandbox } from '../../db/accounts/organizations.ts';
-import { CallFailed, callApi } from './session.ts';
+import { CallFailed, callApi } from '../http/call-api.ts';
 
 // Renders the pages of the console, and reads the lists that they filter.
 

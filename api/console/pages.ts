@@ -6,10 +6,10 @@ import { isId } from '../../db/connection/ids.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { findUploadsOf } from '../../db/uploads/uploads.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
+import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendCsv } from '../http/csv.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
 import { listed, page, shownTime } from './page.ts';
-import { CallFailed, callApi } from './session.ts';
 import { monthOf, type UsageReport, usageView } from './usage.ts';
 
 // The pages of the console. They show what the API returns (`callApi`), and the file from which a
@@ -137,7 +137,7 @@ const submit: Lifecycle.Method = async (request, h) => {
     const result = await callApi<{ readonly batch_id: string }>(
       request,
       '/api/v1/email/bulk',
-      { method: 'POST', body, idempotencyKey },
+      { method: 'POST', body, headers: { 'idempotency-key': idempotencyKey } },
     );
     return h.redirect(`/console/batches/${result.body.batch_id}`).code(303);
   } catch (error) {

@@ -7,6 +7,7 @@ import {
   useSession,
 } from '../../db/accounts/sessions.ts';
 import type { Database } from '../../db/connection/client.ts';
+import { CallFailed, callApi } from '../http/call-api.ts';
 import { CONSOLE } from '../problems.ts';
 
 // Sessions of the console. A visitor signs in with an API key. Each page calls the API with this
@@ -121,96 +122,6 @@ export const FORM = {
   maxBytes: 16_384,
 } as const;
 
-/** A successful response of the API. */
-interface ApiResponse<T> {
-  /** The owner of the key. */
-  readonly caller: Request['auth']['credentials'];
-  readonly headers: Readonly<Record<string, unknown>>;
-  readonly body: T;
-}
-
-/** A call of the API that is not a GET with the key of the session. */
-interface ApiCall {
-  readonly method?: 'GET' | 'POST';
-  /** Replaces the key of the session. */
-  readonly apiKey?: string;
-  readonly body?: object;
-  readonly idempotencyKey?: string;
-}
-
-/** An error of the API, as the console reads it. */
-interface ErrorResponse {
-  /** The text for people, or the problems of a 422. */
-  readonly detail: string | readonly InvalidField[];
-}
-
-interface InvalidField {
-  readonly loc: readonly (string | number)[];
-  readonly msg: string;
-}
-
-/** Thrown if the API responds with an error. */
-export class CallFailed extends Error {
-  readonly status: number;
-  readonly #detail: ErrorResponse['detail'];
-
-  constructor(status: number, { detail }: ErrorResponse) {
-    super(`HTTP ${status}`);
-    this.status = status;
-    this.#detail = detail;
-  }
-
-  /** Returns the text of the error for people. */
-  text(): string {
-    if (typeof this.#detail === 'string') return this.#detail;
-    return this.#detail.map(({ loc, msg }) => `${loc.at(-1)}: ${msg}.`).join(' ');
-  }
-
-  /** Returns the problem of each field of a 422, to show it next to the field. */
-  fields(): Record<string, string> {
-    if (typeof this.#detail === 'string') return {};
-    return Object.fromEntries(
-      this.#detail.map(({ loc, msg }) => [loc.at(-1), `${msg}.`]),
-    );
-  }
-}
-
-/**
- * Calls the API of this process with the key of the session, as if the visitor's program called it.
- * The call counts toward the rate limit of the key.
- * @throws {CallFailed} if the response is an error
- */
-export async function callApi<T>(
-  request: Request,
-  path: string,
-  { method = 'GET', apiKey, body, idempotencyKey }: ApiCall = {},
-): Promise<ApiResponse<T>> {
-  const headers: Record<string, string> = {};
-  const keyHash = apiKey === undefined ? request.app.keyHash : undefined;
-  if (apiKey !== undefined) headers.authorization = `Bearer ${apiKey}`;
-  if (body) headers['content-type'] = 'application/json';
-  if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
-  const forwarded: unknown = request.headers['x-forwarded-for'];
-  // The API limits wrong keys by the address of the visitor.
-  if (typeof forwarded === 'string') headers['x-forwarded-for'] = forwarded;
-  const {
-    statusCode: status,
-    payload,
-    headers: sent,
-    request: { auth },
-  } = await request.server.inject({
-    method,
-    url: path,
-    headers,
-    payload: body ? JSON.stringify(body) : '',
-    remoteAddress: request.info.remoteAddress,
-    app: { keyHash } as Request['app'],
-  });
-  const parsed = JSON.parse(payload);
-  if (status >= 400) throw new CallFailed(status, parsed);
-  return { caller: auth.credentials, headers: sent, body: parsed };
-}
-
 /**
  * Counts a request for the sign-in page as one for a public page, so that one address cannot keep
  * this process busy with it.
@@ -234,7 +145,8 @@ export function sessionHandlers(db: Database) {
       const apiKey = String(form.api_key ?? '').trim();
       const next = nextPage(form.next);
       try {
-        const { caller } = await callApi(request, '/api/v1/credits', { apiKey });
+        const headers = { authorization: `Bearer ${apiKey}` };
+        const { caller } = await callApi(request, '/api/v1/credits', { headers });
         const id = await openSession(db, caller.keyId);
         request.app.knownKey = caller;
         return h.redirect(next).code(303).state(SESSION_COOKIE, id);

@@ -23,6 +23,7 @@ import {
 import { CHECK_RESULTS, REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
 import { startUpload as startWorkflow } from '../../workflows/starts.ts';
 import { cellsOf } from '../files/result-rows.ts';
+import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendFile } from '../http/file.ts';
 import { MAX_CHECKED } from '../http/validation.ts';
 import { problem } from '../problems.ts';
@@ -33,7 +34,6 @@ import type { Inspection, UploadedFile } from './file-reader.ts';
 import { Filling } from './outline.ts';
 import { page, shownTime } from './page.ts';
 import type { Credits } from './pages.ts';
-import { CallFailed, callApi } from './session.ts';
 
 // Uploads: a visitor chooses a CSV file, checks its draft, and starts it. A workflow submits its
 // NPIs, and the visitor downloads the file with the results.

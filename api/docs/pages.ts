@@ -22,6 +22,7 @@ const NAMES = [
   'limits',
   'sandbox',
   'no-code',
+  'assistants',
   'console',
   'clients',
   'python',

@@ -18,6 +18,8 @@ declare module '@hapi/hapi' {
      * have it instead of a key in the headers.
      */
     keyHash?: Buffer | undefined;
+    /** True for a call of the API (`callApi`) that an earlier request has paid for. */
+    isCounted?: boolean;
   }
   interface AuthCredentials {
     /** The organization that the key belongs to. */
@@ -141,6 +143,7 @@ class Authenticator {
    * statement counts all waiting requests of the same key.
    */
   async #admit(request: Request, h: ResponseToolkit, { kind: _, ...credentials }: Owner) {
+    if (request.app.isCounted) return h.authenticated({ credentials });
     const exhausted = await this.#countRequest(request, credentials);
     if (exhausted) return h.unauthenticated(exhausted, { credentials });
     return h.authenticated({ credentials });

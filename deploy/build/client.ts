@@ -34,7 +34,7 @@ try {
     platform: 'node',
     target: 'node22',
     format: 'esm',
-    external: ['standardwebhooks', '@modelcontextprotocol/sdk'],
+    external: ['standardwebhooks'],
   });
   const tsc = join(ROOT, 'node_modules', '.bin', 'tsc');
   await run(tsc, ['--project', CLIENT, '--outDir', dist]);

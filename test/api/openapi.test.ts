@@ -94,9 +94,10 @@ test('every test fails at a response that /openapi.json does not describe', asyn
 
 test('/openapi.json describes exactly the routes of the server', async (t) => {
   const described = operations();
-  // The document does not describe the pages for people. pages.test.ts tests them.
+  // The document does not describe the pages for people, which pages.test.ts tests, and /mcp, which
+  // describes its tools itself.
   const isPage = (path: string) =>
-    /^\/(?:docs\b.*|console\b.*|llms(?:-full)?\.txt|)$/.test(path);
+    /^\/(?:docs\b.*|console\b.*|mcp|llms(?:-full)?\.txt|)$/.test(path);
   const served = api
     .routes()
     .filter(({ path }) => !isPage(path))

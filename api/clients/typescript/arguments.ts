@@ -4,7 +4,6 @@ import { type Options, PRICES } from './index.ts';
 import { UsageError } from './usage-error.ts';
 
 export const HELP = `Usage: npi-email-enrichment enrich FILE --out FILE [options]
-       npi-email-enrichment mcp    starts an MCP server for AI assistants
 
 Adds the verified email of each NPI to the rows of a CSV file.
 

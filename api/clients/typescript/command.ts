@@ -3,14 +3,8 @@
 const version = process.versions.node;
 const [major = 0, minor = 0] = version.split('.').map(Number);
 if (major > 22 || (major === 22 && minor >= 13)) {
-  const args = process.argv.slice(2);
-  if (args[0] === 'mcp') {
-    const { startMcp } = await import('./mcp.ts');
-    process.exitCode = await startMcp();
-  } else {
-    const { main } = await import('./main.ts');
-    process.exitCode = await main(args);
-  }
+  const { main } = await import('./main.ts');
+  process.exitCode = await main(process.argv.slice(2));
 } else {
   console.error(
     `npi-email-enrichment needs Node.js 22.13 or later. This is ${version}. Get a newer one at https://nodejs.org.`,

@@ -2,7 +2,7 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { createUploadActivities } from '../../../activities/upload.ts';
 import { FilePool } from '../../../api/console/file-pool.ts';
-import { CallFailed } from '../../../api/console/session.ts';
+import { CallFailed } from '../../../api/http/call-api.ts';
 import { closeOrganization } from '../../../db/accounts/closing.ts';
 import { revokeKey } from '../../../db/accounts/keys.ts';
 import { run, transaction } from '../../../db/connection/client.ts';

@@ -1,8 +1,9 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { writeFile } from 'node:fs/promises';
+import { symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { installClient } from '../../../support/customer.ts';
 import { fresh, temporaryFolder } from '../../../support/database.ts';
@@ -14,12 +15,15 @@ import { startStack } from '../../../support/stack.ts';
 // Runs the examples of api/docs/ as a reader pastes them: the shell lines of a page in order in one
 // shell, and each program by the command in its first line.
 
+const ROOT = fileURLToPath(new URL('../../../..', import.meta.url));
 const python = await documentedPython();
 const stack = fresh(test, () => startStack({ allSources: true }));
 const client = fresh(test, () => stack.organization(1000));
 const folder = temporaryFolder(test.after.always);
 test.before(async () => {
   await installClient(folder, stack.baseUrl);
+  const sdk = 'node_modules/@modelcontextprotocol';
+  await symlink(join(ROOT, sdk), join(folder, sdk));
   if (python) await installPackage(python, stack.baseUrl, folder);
 });
 
@@ -114,6 +118,7 @@ for (const [file, prints] of [
     /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/,
   ],
   ['operations.mts', /^completed \S+@\S+\n(\w+ \d+\n)*charge 1\n/],
+  ['assistant.mts', /^completed \d \[\n[\s\S]*npi: '2000000028'[\s\S]*email: '\S+@/],
 ] as const) {
   test(`the program ${file} from the documentation works when pasted`, async (t) => {
     await writeFile(join(folder, file), program(file));
