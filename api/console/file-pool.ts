@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { Tinypool } from 'tinypool';
+import { ZIP } from '../files/file.ts';
 import { CallFailed } from '../http/call-api.ts';
 import { TurnQueue } from '../http/turn-queue.ts';
 import { problem } from '../problems.ts';
@@ -79,17 +80,17 @@ export class FilePool {
 
   /** Reads the file of a form. Returns a sentence that says why it can't be used. */
   async receive(task: FormTask): Promise<UploadedFile | string> {
-    return await this.#run('receive', task);
+    return await this.#run('receive', task, task.body);
   }
 
   /** Reads a file for its draft. */
   async inspect(task: InspectTask): Promise<Inspection> {
-    return await this.#run('inspect', task);
+    return await this.#run('inspect', task, task.file.content);
   }
 
   /** Prepares a draft for its start. Returns null if it can't be started. */
   async prepare(task: InspectTask): Promise<Prepared | null> {
-    return await this.#run('prepare', task);
+    return await this.#run('prepare', task, task.file.content);
   }
 
   close(): Promise<void> {
@@ -97,9 +98,12 @@ export class FilePool {
   }
 
   /** @throws {CallFailed} 422 if the task takes too much time or memory */
-  async #run<T>(name: string, task: object): Promise<T> {
-    // Starts the thread if it is not running. On a busy machine, this can take longer than the task.
-    await this.#pool.run({}, { name: 'ready' });
+  async #run<T>(name: string, task: object, bytes: Uint8Array): Promise<T> {
+    // Starts the thread if it is not running, and loads the reader of workbooks if it is needed. On a
+    // busy machine, this can take longer than the task.
+    const { buffer, byteOffset, length } = bytes;
+    const hasWorkbook = Buffer.from(buffer, byteOffset, length).includes(ZIP);
+    await this.#pool.run({ hasWorkbook }, { name: 'ready' });
     try {
       return await this.#pool.run(task, {
         name,

@@ -1,10 +1,12 @@
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { findColumn } from '../files/column.ts';
-import { contactsIn, readTable, type Table } from '../files/table.ts';
+import { readSheet } from '../files/file.ts';
+import type { Sheet } from '../files/sheet.ts';
+import { type Contacts, contactsIn, type Table, tableOf } from '../files/table.ts';
 import { UsageError } from '../files/usage-error.ts';
 import { outlineOf } from './outline.ts';
 
-// Reads uploaded CSV files with the reader of the client's command. These functions run in a thread
+// Reads uploaded files with the reader of the client's command. These functions run in a thread
 // (file-pool.ts), because a hostile file can take seconds.
 
 export interface UploadedFile {
@@ -23,6 +25,11 @@ export interface UnusableRow {
 
 export interface Draft {
   readonly kind: 'draft';
+  /** The sheet that was read, and all sheets of the workbook. Null and empty for a CSV file. */
+  readonly sheet: string | null;
+  readonly sheets: readonly string[];
+  /** The word for the number of a row. */
+  readonly place: Sheet['place'];
   readonly header: readonly string[];
   /** The position of the NPI column, from 0. Null if the visitor must choose it. */
   readonly column: number | null;
@@ -38,6 +45,8 @@ export interface Draft {
 }
 
 const MAX_ROWS = 10_000;
+/** The number of rows above the data is at most this (api/files/layout.ts). */
+const MAX_ABOVE = 31;
 const MAX_COLUMNS = 200;
 /** The number of characters that are shown of a cell without a usable NPI. */
 const MAX_CELL = 40;
@@ -56,10 +65,12 @@ export interface FormTask {
 /** Reads the file of a form. Returns a sentence that says what is wrong if it can't be used. */
 export async function receive(task: FormTask): Promise<UploadedFile | string> {
   const file = await readForm(task);
-  if (file === null) return 'Choose a CSV file.';
+  if (file === null) {
+    return 'Choose a CSV or Excel file.';
+  }
   if (file.content.length > MAX_UPLOAD_BYTES)
     return `${file.fileName} is larger than 5 MB. Split it into smaller files.`;
-  const inspection = inspect({ file, column: null });
+  const inspection = await inspect({ file, column: null, sheet: null });
   return inspection.kind === 'unusable' ? inspection.problem : file;
 }
 
@@ -71,79 +82,120 @@ async function readForm({ body, contentType }: FormTask): Promise<UploadedFile |
   const headers = { 'content-type': contentType };
   const form = await new Response(body, { headers }).formData().catch(() => null);
   const file = form?.get('file');
-  if (!(file instanceof File)) return null;
+  if (!(file instanceof File)) {
+    return null;
+  }
   // Removes invisible characters, such as half of a character that was cut.
   const fileName = file.name.slice(0, MAX_NAME).replace(/\p{C}/gu, '');
   if (fileName === '') return null;
   return { fileName, content: await file.bytes() };
 }
 
-/** Does nothing. It is called to start the thread. */
-export function ready(): void {}
+/** Loads the reader of workbooks if it is needed. It is called to start the thread. */
+export async function ready(task: { readonly hasWorkbook: boolean }): Promise<void> {
+  if (task.hasWorkbook) {
+    await import('../files/workbook.ts');
+  }
+}
 
 export interface InspectTask {
   readonly file: UploadedFile;
   /** The position of the NPI column, or null to guess it. */
   readonly column: number | null;
+  /** The name of the sheet of a workbook, or null to choose it. */
+  readonly sheet: string | null;
+}
+
+/** A file whose NPI column is known, or null if the visitor must choose it. */
+interface Reading {
+  readonly sheet: Sheet;
+  readonly table: Table;
+  readonly column: number | null;
+  readonly contacts: Contacts | null;
 }
 
 /** Reads a file for its draft. */
-export function inspect({ file, column }: InspectTask): Inspection {
-  let table: Table;
+export async function inspect(task: InspectTask): Promise<Inspection> {
   try {
-    table = readTable(file.fileName, Buffer.from(file.content));
+    return draftOf(await read(task));
   } catch (error) {
-    if (error instanceof UsageError) return { kind: 'unusable', problem: error.message };
+    if (error instanceof UsageError) {
+      return { kind: 'unusable', problem: error.message };
+    }
     throw error;
   }
+}
+
+/** @throws {UsageError} if the file can't be used */
+async function read({ file, column, sheet: name }: InspectTask): Promise<Reading> {
+  const { fileName, content } = file;
+  // One row more than allowed, and the rows above the data.
+  const options = { sheet: name ?? undefined, maxRows: MAX_ROWS + MAX_ABOVE + 1 };
+  const sheet = await readSheet(fileName, Buffer.from(content), options);
+  const table = tableOf(fileName, sheet);
   const { header, rows } = table;
   if (rows.length > MAX_ROWS) {
-    const problem = `${file.fileName} has ${rows.length} rows. Split it into files of at most ${MAX_ROWS} rows.`;
-    return { kind: 'unusable', problem };
+    throw new UsageError(
+      `${fileName} has more than ${MAX_ROWS} rows. Split it into files of at most ${MAX_ROWS} rows.`,
+    );
   }
-  const width = Math.max(header.length, ...rows.map(({ cells }) => cells.length));
+  const width = rows.reduce(
+    (widest, { cells }) => Math.max(widest, cells.length),
+    header.length,
+  );
   if (width > MAX_COLUMNS) {
-    const problem = `${file.fileName} has ${width} columns. Remove all but ${MAX_COLUMNS}.`;
-    return { kind: 'unusable', problem };
+    throw new UsageError(
+      `${fileName} has ${width} columns. Remove all but ${MAX_COLUMNS}.`,
+    );
   }
+  const found = column !== null && column in header ? column : guess(table);
+  const contacts = found === null ? null : contactsIn(table, found);
+  return { sheet, table, column: found, contacts };
+}
+
+function draftOf({ sheet, table, column, contacts }: Reading): Draft {
+  const { header, rows, place } = table;
   const shortened = (cell: string) => cell.slice(0, PREVIEW_CHARACTERS);
   const preview = rows
     .slice(0, PREVIEW_ROWS)
     .map(({ cells }) => cells.slice(0, PREVIEW_COLUMNS).map(shortened));
-  const found = column !== null && column in header ? column : guess(table);
-  const shown = {
+  const { npis, duplicates } = askedIn(contacts);
+  const unusable = contacts?.rows.filter(({ npi }) => npi === null) ?? [];
+  return {
     kind: 'draft',
+    sheet: sheet.name,
+    sheets: sheet.names,
+    place,
     header: header.map(shortened),
-    column: found,
+    column,
     preview,
     rows: rows.length,
-  } as const;
-  if (found === null) {
-    return { ...shown, npis: [], duplicates: 0, unusable: [], notes: table.notes };
-  }
-  const contacts = contactsIn(table, found);
-  const asked = contacts.rows.flatMap(({ npi, earlier }) => (npi && !earlier ? npi : []));
-  const npis = [...new Set(asked)];
-  const unusable = contacts.rows.filter(({ npi }) => npi === null);
-  return {
-    ...shown,
     npis,
-    duplicates: asked.length - npis.length,
+    duplicates,
     unusable: unusable.map(({ line, cell, problem }) => ({
       line,
       cell: cell.slice(0, MAX_CELL),
       problem,
     })),
-    notes: contacts.notes,
+    notes: contacts?.notes ?? table.notes,
   };
 }
 
-function guess({ header, rows }: Table): number | null {
+/** Returns the different NPIs to look up, and the number of their repetitions. */
+function askedIn(contacts: Contacts | null): Pick<Draft, 'npis' | 'duplicates'> {
+  const rows = contacts?.rows ?? [];
+  const asked = rows.flatMap(({ npi, earlier }) => (npi && !earlier ? npi : []));
+  const npis = [...new Set(asked)];
+  return { npis, duplicates: asked.length - npis.length };
+}
+
+function guess(table: Table): number | null {
   try {
-    const cells = rows.map((row) => row.cells);
-    return findColumn('', header, cells, undefined).index;
+    return findColumn(table, undefined).index;
   } catch (error) {
-    if (error instanceof UsageError) return null;
+    if (error instanceof UsageError) {
+      return null;
+    }
     throw error;
   }
 }
@@ -157,11 +209,18 @@ export interface Prepared {
 }
 
 /** Prepares a draft for its start. Returns null if it has no NPIs, or no column is chosen. */
-export function prepare({ file, column }: InspectTask): Prepared | null {
-  const draft = inspect({ file, column });
-  if (draft.kind === 'unusable' || draft.column === null) return null;
-  const { npis, column: npiColumn } = draft;
-  if (npis.length === 0) return null;
-  const table = readTable(file.fileName, Buffer.from(file.content));
-  return { npis, npiColumn, outline: outlineOf(contactsIn(table, npiColumn)) };
+export async function prepare(task: InspectTask): Promise<Prepared | null> {
+  try {
+    const { column, contacts } = await read(task);
+    const { npis } = askedIn(contacts);
+    if (column === null || contacts === null || npis.length === 0) {
+      return null;
+    }
+    return { npis, npiColumn: column, outline: outlineOf(contacts) };
+  } catch (error) {
+    if (error instanceof UsageError) {
+      return null;
+    }
+    throw error;
+  }
 }

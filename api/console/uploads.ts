@@ -30,12 +30,12 @@ import { problem } from '../problems.ts';
 import { type CheckDeps, checkNpis } from '../routes/check.ts';
 import type { Starter } from '../temporal.ts';
 import type { FilePool } from './file-pool.ts';
-import type { Inspection, UploadedFile } from './file-reader.ts';
+import type { Inspection, InspectTask, UploadedFile } from './file-reader.ts';
 import { Filling } from './outline.ts';
 import { page, shownTime } from './page.ts';
 import type { Credits } from './pages.ts';
 
-// Uploads: a visitor chooses a CSV file, checks its draft, and starts it. A workflow submits its
+// Uploads: a visitor chooses a file, checks its draft, and starts it. A workflow submits its
 // NPIs, and the visitor downloads the file with the results.
 
 declare module '@hapi/hapi' {
@@ -173,11 +173,11 @@ async function inspectStored(
   { db, files }: UploadPagesDeps,
   request: Request,
   upload: Upload,
-  column: number | null,
+  chosen: Omit<InspectTask, 'file'>,
 ): Promise<Inspection> {
   return await inTurn(files, request, async () => {
     const file = await storedFile(db, request, upload);
-    return await files.inspect({ file, column });
+    return await files.inspect({ file, ...chosen });
   });
 }
 
@@ -194,7 +194,8 @@ async function start(
   const requestedType = REQUESTED_TYPES.find((type) => type === form.type) ?? 'any';
   const prepared = await inTurn(files, request, async () => {
     const file = await storedFile(db, request, upload);
-    return await files.prepare({ file, column: Number(form.column) });
+    const sheet = form.sheet ? String(form.sheet) : null;
+    return await files.prepare({ file, column: Number(form.column), sheet });
   });
   // The page of the draft says what is wrong with it.
   if (!prepared) return h.redirect(pathOf(upload)).code(303);
@@ -319,9 +320,10 @@ async function draftPage(
   h: Toolkit,
   upload: Upload,
 ): Promise<ResponseObject> {
-  const { column: wanted } = request.query as { readonly column?: string };
-  const column = wanted ? Number(wanted) : null;
-  const draft = await inspectStored(deps, request, upload, column);
+  const wanted = request.query as Partial<Record<'column' | 'sheet', string>>;
+  const column = wanted.column ? Number(wanted.column) : null;
+  const sheet = wanted.sheet ? String(wanted.sheet) : null;
+  const draft = await inspectStored(deps, request, upload, { column, sheet });
   if (draft.kind === 'unusable') throw new CallFailed(422, { detail: draft.problem });
   const credits = await callApi<Credits>(request, '/api/v1/credits');
   const { npis, unusable, header } = draft;
@@ -336,6 +338,8 @@ async function draftPage(
     ...listedUpload(upload),
     title: upload.fileName,
     columns,
+    sheets: draft.sheets.map((name) => ({ name, isChosen: name === draft.sheet })),
+    hasSheets: draft.sheets.length > 1,
     isOpen: draft.column === null,
     shownColumns: columns.slice(0, draft.preview[0]?.length),
     count: npis.length,

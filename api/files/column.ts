@@ -1,4 +1,6 @@
-import { readNpi } from './cell.ts';
+import { isNpi } from './cell.ts';
+import { columnsWithNpis, isNpiName, simple } from './layout.ts';
+import type { Table } from './table.ts';
 import { UsageError } from './usage-error.ts';
 
 export interface Column {
@@ -8,43 +10,40 @@ export interface Column {
   readonly isGuess: boolean;
 }
 
-/** Number of rows that are read to recognize a column by its cells. */
-const SAMPLE = 1000;
-
 /**
  * Finds the column with the NPIs.
- * @param names the names of the columns
- * @param rows the cells of each row
  * @param wanted a name, or a number from 1. If undefined, the column is found by its name and cells
  * @throws {UsageError} if there is no such column, or more than one
  */
 export function findColumn(
-  file: string,
-  names: readonly string[],
-  rows: readonly (readonly string[])[],
+  { file, header, rows }: Pick<Table, 'file' | 'header' | 'rows'>,
   wanted: string | undefined,
 ): Column {
-  const all = names.map((_, index) => index);
+  const all = header.map((_, index) => index);
   const named = (name: string) =>
-    all.filter((index) => simple(names[index]) === simple(name));
+    all.filter((index) => simple(header[index]) === simple(name));
   if (wanted !== undefined) {
     const byName = named(wanted);
     const byNumber = all.filter((index) => String(index + 1) === wanted);
     const found = byName.length > 0 ? byName : byNumber;
-    return { index: only(file, names, found, `"${wanted}"`), isGuess: false };
+    return { index: only(file, header, found, `"${wanted}"`), isGuess: false };
   }
-  const [index, ...more] = named('npi');
-  if (index !== undefined && more.length === 0) {
+  const withNpis = columnsWithNpis(rows).filter((index) => index < header.length);
+  const exact = named('npi');
+  const [index = -1, ...more] = exact;
+  // Another column is used only if this one has no NPIs, such as one with `Y` and `N`.
+  const isUsed = withNpis.includes(index) || withNpis.length === 0 || hasNpi(rows, index);
+  if (index >= 0 && more.length === 0 && isUsed) {
     return { index, isGuess: false };
   }
-  const hinted = all.filter((at) => /npi|national ?provider ?id/.test(simple(names[at])));
-  if (hinted.length === 1) {
-    return { index: only(file, names, hinted), isGuess: true };
-  }
-  const sample = rows.slice(0, SAMPLE);
-  const some = hinted.length > 0 ? hinted : all;
-  const found = some.filter((at) => hasMostlyNpis(sample, at));
-  return { index: only(file, names, found), isGuess: true };
+  const hinted = all.filter((at) => isNpiName(header[at] ?? ''));
+  const both = hinted.filter((at) => withNpis.includes(at));
+  const [found] = [both, withNpis, hinted].filter(({ length }) => length > 0);
+  return { index: only(file, header, found ?? []), isGuess: true };
+}
+
+function hasNpi(rows: Table['rows'], index: number): boolean {
+  return rows.some(({ cells }) => isNpi(cells[index] ?? ''));
 }
 
 function only(
@@ -67,20 +66,4 @@ function only(
     );
   }
   return index;
-}
-
-/** Returns a name without upper case, punctuation, and invisible characters. */
-function simple(name = ''): string {
-  return name
-    .normalize('NFKC')
-    .replace(/\p{Cf}/gu, '')
-    .toLowerCase()
-    .replace(/[^\p{L}\p{N}]+/gu, ' ')
-    .trim();
-}
-
-function hasMostlyNpis(rows: readonly (readonly string[])[], index: number): boolean {
-  const cells = rows.map((row) => row[index] ?? '').filter((cell) => cell.trim() !== '');
-  const usable = cells.filter((cell) => readNpi(cell).npi !== null);
-  return usable.length * 2 > cells.length;
 }

@@ -1,24 +1,11 @@
 import { type Info, type Options, parse } from 'csv-parse/sync';
-import type { Text } from './decode.ts';
+import { isNpi } from './cell.ts';
+import { decode, type Text } from './decode.ts';
+import { type Form, listed, type Row, type Sheet } from './sheet.ts';
 import { UsageError } from './usage-error.ts';
 
 // Parses CSV as spreadsheets export it: commas, semicolons, tabs, or bars between the cells, any line
 // ends, a first line such as `sep=;`, rows with missing or extra cells, and quotes inside cells.
-
-/** The format of the input file. The output file is written in the same format. */
-export interface Form {
-  readonly delimiter: string;
-  /** True if the first line is `sep=` with the delimiter, as Excel reads and writes it. */
-  readonly hasSeparatorLine: boolean;
-  readonly bom: boolean;
-  readonly recordDelimiter: 'windows' | 'unix';
-}
-
-export interface Row {
-  /** The line of the file in which the row begins, from 1. */
-  readonly line: number;
-  readonly cells: readonly string[];
-}
 
 const DELIMITERS = [',', ';', '\t', '|'];
 /** The delimiter is searched only in this many characters, because a file can be large. */
@@ -26,38 +13,128 @@ const MAX_SEARCHED = 100_000;
 const SEPARATOR_LINE = /^"?sep=([^"\r\n])[^\r\n]*(?:\r\n|\n|\r)/i;
 
 /**
- * Parses a file. Rows without any text are left out.
- * @throws {UsageError} if a quote is not closed
+ * Reads the bytes of a CSV file. Rows without any text are left out.
+ * @param file the name of the file in errors
+ * @throws {UsageError} if the file is not CSV, has no rows, or has a quote that is not closed
  */
-export function parseCsv(
-  file: string,
-  { text, encoding, bom }: Text,
-): { readonly form: Form; readonly rows: readonly Row[] } {
+export function readCsv(file: string, bytes: Buffer): Sheet {
+  const decoded = decode(file, bytes);
+  const { text } = decoded;
   const separator = SEPARATOR_LINE.exec(text);
-  const delimiter = separator?.[1] ?? delimiterOf(text);
+  const delimiter = delimiterOf(text, separator?.[1]);
   const form: Form = {
     delimiter,
     hasSeparatorLine: separator !== null,
     // The output is UTF-8, which Excel recognizes only by the mark.
-    bom: bom || encoding !== 'utf-8',
+    bom: decoded.bom || decoded.encoding !== 'utf-8',
     recordDelimiter: text.includes('\r\n') ? 'windows' : 'unix',
   };
-  const rows = parseRows(file, text, delimiter).filter(({ cells }) =>
-    cells.some((cell) => cell.trim() !== ''),
-  );
-  return { form, rows: separator ? rows.slice(1) : rows };
+  const all = parseRows(file, text, delimiter).filter(hasText);
+  const notes = [...notesAbout(file, decoded)];
+  const rows = splitOthers(separator ? all.slice(1) : all, delimiter, notes);
+  if (rows.length === 0) {
+    throw new UsageError(`${file} has no rows.`);
+  }
+  return { form, rows, place: 'Line', name: null, names: [], notes };
+}
+
+function hasText({ cells }: Row): boolean {
+  return cells.some((cell) => cell.trim() !== '');
+}
+
+function* notesAbout(file: string, { encoding }: Text): Generator<string> {
+  if (encoding === 'windows-1252') {
+    yield `${file} is not UTF-8, so it was read as Windows-1252.`;
+  } else if (encoding !== 'utf-8') {
+    yield `${file} is UTF-16. The result is UTF-8.`;
+  }
 }
 
 /**
- * Returns the most frequent delimiter of the first line with text. Column names in quotes may have
- * line breaks.
+ * Returns the delimiter with which most rows have an NPI. If several have as many, it is the one
+ * that splits most rows into the same number of cells. One line is not enough for this choice: it
+ * can be a title, or can have column names such as `name, first`.
+ * @param named the delimiter that the first line of the file names
  */
-function delimiterOf(text: string): string {
-  const start = text.trimStart().slice(0, MAX_SEARCHED);
-  const firstLine = start.replace(/"[^"]*"/g, '').split(/[\r\n]/, 1)[0] ?? '';
-  const times = (sign: string) => firstLine.split(sign).length;
-  const [most = ','] = DELIMITERS.toSorted((a, b) => times(b) - times(a));
-  return most;
+function delimiterOf(text: string, named: string | undefined): string {
+  const start = text.slice(0, MAX_SEARCHED);
+  const candidates = named === undefined ? DELIMITERS : [named, ...DELIMITERS];
+  const scores = candidates.map((delimiter) => {
+    const { rows } = attempt(start, { delimiter, relax_quotes: true });
+    const withNpi = rows.filter(({ cells }) => cells.some(isNpi)).length;
+    return { delimiter, withNpi, regular: countRegular(rows) };
+  });
+  scores.sort((a, b) => b.withNpi - a.withNpi || b.regular - a.regular);
+  return scores[0]?.delimiter ?? ',';
+}
+
+/** Counts the rows with the most frequent number of cells, if this is more than one. */
+function countRegular(rows: readonly Row[]): number {
+  const width = usualWidth(rows);
+  return width > 1 ? rows.filter(({ cells }) => cells.length === width).length : 0;
+}
+
+/**
+ * Returns the most frequent number of cells in a row, or 0 if there are no rows. If two are as
+ * frequent, it is the smaller one.
+ */
+export function usualWidth(rows: readonly Row[]): number {
+  const counts = new Map<number, number>();
+  for (const { cells } of rows) {
+    counts.set(cells.length, (counts.get(cells.length) ?? 0) + 1);
+  }
+  const [usual] = [...counts].sort(([a, times], [b, others]) => others - times || a - b);
+  return usual?.[0] ?? 0;
+}
+
+/**
+ * Splits the rows that have another delimiter than most rows, as in a file that was pasted together
+ * from two. Only a row that then has an NPI is split.
+ */
+function splitOthers(
+  rows: readonly Row[],
+  delimiter: string,
+  notes: string[],
+): readonly Row[] {
+  if (usualWidth(rows) < 2) {
+    return rows;
+  }
+  const lines: number[] = [];
+  const split = rows.map((row) => {
+    const cells = splitOtherwise(row.cells, delimiter);
+    if (cells === null) return row;
+    lines.push(row.line);
+    return { line: row.line, cells };
+  });
+  if (lines.length > 0) {
+    notes.push(
+      `Most rows have ${nameOf(delimiter)} between their cells, but not ${listed('line', lines)}.`,
+    );
+  }
+  return split;
+}
+
+/** Returns the cells of a row that has another delimiter, or null if it has not. */
+function splitOtherwise(
+  [only = '', ...more]: readonly string[],
+  delimiter: string,
+): readonly string[] | null {
+  if (more.length > 0) return null;
+  for (const other of DELIMITERS) {
+    if (other === delimiter || !only.includes(other)) {
+      continue;
+    }
+    const { rows } = attempt(only, { delimiter: other, relax_quotes: true });
+    const [row] = rows;
+    if (rows.length === 1 && row?.cells.some(isNpi)) {
+      return row.cells;
+    }
+  }
+  return null;
+}
+
+function nameOf(delimiter: string): string {
+  return delimiter === '\t' ? 'a tab' : `"${delimiter}"`;
 }
 
 /**
@@ -66,7 +143,9 @@ function delimiterOf(text: string): string {
  */
 function parseRows(file: string, text: string, delimiter: string): readonly Row[] {
   const strict = attempt(text, { delimiter });
-  if (!strict.isBroken) return strict.rows;
+  if (!strict.isBroken) {
+    return strict.rows;
+  }
   const relaxed = attempt(text, { delimiter, relax_quotes: true });
   // A stray quote at the beginning of a cell stays there, but it may have swallowed line ends.
   const swallowed = relaxed.rows.find(({ cells }) =>

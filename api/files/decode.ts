@@ -1,10 +1,14 @@
 import { isUtf8 } from 'node:buffer';
 import { UsageError } from './usage-error.ts';
 
+type Format = readonly [start: RegExp, name: string];
+
+/** The client's command doesn't read workbooks, because the library would double its size. */
+const WORKBOOK: Format = [/^PK\p{Cc}\p{Cc}/u, 'an Excel workbook or another ZIP file'];
 /** How files begin that are often mistaken for CSV. */
-const OTHER_FORMATS: readonly (readonly [start: RegExp, format: string])[] = [
-  [/^PK\p{Cc}\p{Cc}/u, 'an Excel workbook or another ZIP file'],
-  [/^\u00d0\u00cf\p{Cc}\u00e0/u, 'an old Excel workbook'],
+const OTHER_FORMATS: readonly Format[] = [
+  WORKBOOK,
+  [/^\u00d0\u00cf\p{Cc}\u00e0/u, 'an old Excel workbook, or one with a password'],
   [/^\p{Cc}\u008b/u, 'a compressed file'],
   [/^%PDF/, 'a PDF'],
   [/^(?:\u0089PNG|\u00ff\u00d8\u00ff|GIF8)/, 'a picture'],
@@ -31,7 +35,10 @@ export function decode(file: string, bytes: Buffer): Text {
   const visible = start.slice(bom?.[0].length);
   const other = OTHER_FORMATS.find(([pattern]) => pattern.test(visible));
   if (other) {
-    throw new UsageError(`${file} is not CSV but ${other[1]}. Save it as "CSV UTF-8".`);
+    const advice = other === WORKBOOK ? ', or upload it in the console' : '';
+    throw new UsageError(
+      `${file} is not CSV but ${other[1]}. Save it as "CSV UTF-8"${advice}.`,
+    );
   }
   const encoding = encodingOf(bytes);
   const text = new TextDecoder(encoding).decode(bytes);
@@ -58,7 +65,11 @@ function encodingOf(bytes: Buffer): Text['encoding'] {
   if (first === 0xfe && second === 0xff) {
     return 'utf-16be';
   }
-  if (first !== 0 && second === 0) return 'utf-16le';
-  if (first === 0 && second !== 0) return 'utf-16be';
+  if (first !== 0 && second === 0) {
+    return 'utf-16le';
+  }
+  if (first === 0 && second !== 0) {
+    return 'utf-16be';
+  }
   return isUtf8(bytes) ? 'utf-8' : 'windows-1252';
 }

@@ -30,7 +30,7 @@ export function formatOf({ form }: Contacts) {
  * @param missing the reason why an NPI of the input is not in `results`
  */
 export function* resultRows(
-  { form, header, rows }: Contacts,
+  { form, titles, header, rows }: Contacts,
   results: ReadonlyMap<string, Cells>,
   missing: string,
 ): Generator<readonly string[]> {
@@ -43,8 +43,10 @@ export function* resultRows(
     (i) => !ADDED.includes(header[i] ?? ''),
   );
   const keptOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
+  const nothing = ADDED.map(() => '');
   // Written as two cells, because one cell with the delimiter would get quotes.
   if (form.hasSeparatorLine) yield ['sep=', ''];
+  for (const { cells } of titles) yield [...keptOf(cells), ...nothing];
   yield [...keptOf(header), ...ADDED];
   for (const contact of rows) {
     yield [...keptOf(contact.cells), ...addedTo(contact, results, missing)];

@@ -1,9 +1,10 @@
-import { readNpi } from './cell.ts';
-import { type Form, parseCsv, type Row } from './csv.ts';
-import { decode } from './decode.ts';
+import { isMeantAsNpi, isNpi, readNpi } from './cell.ts';
+import { usualWidth } from './csv.ts';
+import { layoutOf } from './layout.ts';
+import { type Form, listed, type Row, type Sheet } from './sheet.ts';
 import { UsageError } from './usage-error.ts';
 
-// Reads the rows of a CSV file and their NPIs. The command and the console of the service use it.
+// Reads the NPIs of a sheet. The command and the console of the service use it.
 
 export interface Contact {
   /** The line of the file in which the row begins. */
@@ -21,6 +22,9 @@ export interface Contact {
 
 export interface Contacts {
   readonly form: Form;
+  readonly place: Sheet['place'];
+  /** The rows above the column names, such as a title. */
+  readonly titles: readonly Row[];
   readonly header: readonly string[];
   readonly rows: readonly Contact[];
   /** The name of the NPI column. */
@@ -38,59 +42,111 @@ export const ADDED = [
   'reason',
 ].map((name) => `enriched_${name}`);
 
-/** A CSV file, before its NPI column is known. */
-export interface Table extends Pick<Contacts, 'form' | 'header' | 'notes'> {
+/** A file, before its NPI column is known. */
+export interface Table extends Omit<Contacts, 'rows' | 'column'> {
+  readonly file: string;
   readonly rows: readonly Row[];
 }
 
+/** The number of characters that a note shows of a title. */
+const MAX_TITLE = 60;
+
 /**
- * Reads the bytes of a CSV file.
+ * Finds the column names and the data of a sheet.
  * @param file the name of the file in errors
- * @throws {UsageError} if it is not a CSV file with at least one row
+ * @throws {UsageError} if the sheet has no data
  */
-export function readTable(file: string, bytes: Buffer): Table {
-  const text = decode(file, bytes);
-  const { form, rows } = parseCsv(file, text);
-  const [first] = rows;
-  if (!first) {
-    throw new UsageError(`${file} has no rows.`);
-  }
-  const notes: string[] = [];
-  if (text.encoding === 'windows-1252') {
-    notes.push(`${file} is not UTF-8, so it was read as Windows-1252.`);
-  }
-  const hasHeader = first.cells.every((cell) => readNpi(cell).npi === null);
-  const header = hasHeader ? first.cells : first.cells.map((_, at) => String(at + 1));
-  const body = hasHeader ? rows.slice(1) : rows;
-  if (!hasHeader) {
-    notes.push(`${file} has no column names, so its columns are numbered.`);
-  }
+export function tableOf(file: string, sheet: Sheet): Table {
+  const { form, place } = sheet;
+  const { titles, header: first, body, isGuess } = layoutOf(sheet);
   if (body.length === 0) {
     throw new UsageError(`${file} has column names, but no rows below them.`);
   }
-  return { form, header, rows: body, notes };
+  const notes = [...sheet.notes];
+  const widest = sheet.rows.reduce((most, row) => Math.max(most, filledWidth(row)), 0);
+  const usual = usualWidth(body);
+  if (usual > widest) {
+    notes.push(`Empty columns on the right that are left out: ${usual - widest}.`);
+  }
+  const width = isGuess || !first ? Math.min(usual, widest) : 0;
+  const length = Math.max(first ? filledWidth(first) : 0, width);
+  const header = Array.from({ length }, (_, at) =>
+    first ? (first.cells[at] ?? '') : String(at + 1),
+  );
+  if (titles.length > 0) {
+    notes.push(noteAbout(titles, place));
+  }
+  if (!first) {
+    notes.push(`${file} has no column names, so its columns are numbered.`);
+  } else if (isGuess) {
+    notes.push(`${place} ${first.line} is read as column names, because it has no NPI.`);
+  }
+  const rows = body.map((row) => cut(row, widest));
+  return { file, form, place, titles, header, rows, notes };
+}
+
+/** Returns the number of cells up to the last one with text. */
+function filledWidth({ cells }: Row): number {
+  return cells.findLastIndex((cell) => cell.trim() !== '') + 1;
+}
+
+function cut({ line, cells }: Row, width: number): Row {
+  return { line, cells: cells.length > width ? cells.slice(0, width) : cells };
+}
+
+function noteAbout(titles: readonly Row[], place: string): string {
+  const texts = titles.map(({ line, cells }) => {
+    const text = cells.filter((cell) => cell.trim() !== '').join(' ');
+    return `${place} ${line}: "${text.slice(0, MAX_TITLE)}"`;
+  });
+  return `Above the table, and not looked up: ${texts.join(', ')}.`;
 }
 
 /**
  * Reads the NPI of each row.
  * @param index the position of the NPI column, from 0
  */
-export function contactsIn(
-  { form, header, rows, notes }: Table,
-  index: number,
-): Contacts {
-  const contacts = rows.map(({ line, cells }) => {
-    const cell = cells[index] ?? '';
-    const earlier = earlierOf(header, cells);
-    return { line, cells, cell, earlier, ...readNpi(cell) };
+export function contactsIn(table: Table, index: number): Contacts {
+  const { form, place, titles, header, rows, notes } = table;
+  const moved: number[] = [];
+  const contacts = rows.map((row) => {
+    const { line, cells } = row;
+    const at = positionOf(row, header.length, index);
+    if (at !== index) moved.push(line);
+    const cell = cells[at] ?? '';
+    return { line, cells, cell, earlier: earlierOf(header, cells), ...readNpi(cell) };
   });
   const all = [...notes];
   const kept = contacts.filter(({ earlier }) => earlier).length;
   if (kept > 0) {
     all.push(`Rows that keep an email from an earlier run: ${kept}.`);
   }
+  if (moved.length > 0) {
+    all.push(
+      `These rows have more cells than the column names, and their NPI is further right: ${listed(place.toLowerCase(), moved)}.`,
+    );
+  }
   const column = header[index]?.trim() ?? '';
-  return { form, header, rows: contacts, column, notes: all };
+  return { form, place, titles, header, rows: contacts, column, notes: all };
+}
+
+/**
+ * Returns the position of a row's NPI. It is further right than its column if a name has a comma
+ * without quotes. Then only a row with one NPI there is clear.
+ */
+function positionOf(row: Row, width: number, index: number): number {
+  const { cells } = row;
+  const cell = cells[index] ?? '';
+  const isName = cell.trim() !== '' && !isMeantAsNpi(cell);
+  if (cells.length <= width || !isName || isNpi(cell)) {
+    return index;
+  }
+  const last = index + filledWidth(row) - width;
+  const found = [...cells.keys()].filter(
+    (at) => at > index && at <= last && isNpi(cells[at] ?? ''),
+  );
+  const [only = index, ...more] = found;
+  return more.length === 0 ? only : index;
 }
 
 /** Returns the added cells of a row whose email an earlier run found, or null. */

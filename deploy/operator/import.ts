@@ -9,7 +9,10 @@ import {
   type ImportResult,
   importDownload,
 } from '../nppes/importer.ts';
+import { printable } from '../printable.ts';
 import { audited, dryRun, label, parser } from './arguments.ts';
+import { domainRows } from './domain-rows.ts';
+import { emailRows, SOURCE_NAME } from './email-rows.ts';
 import {
   type CommandSurroundings,
   fields,
@@ -18,17 +21,8 @@ import {
   type Run,
   table,
 } from './print.ts';
-import {
-  ACCEPTABLE,
-  domainRows,
-  emailRows,
-  importRows,
-  type RowImport,
-  readRows,
-  SOURCE_NAME,
-  suppressionRows,
-  Tally,
-} from './rows.ts';
+import { ACCEPTABLE, importRows, type RowImport, readRows, Tally } from './rows.ts';
+import { suppressionRows } from './suppression-rows.ts';
 
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
@@ -80,7 +74,9 @@ export function addCommands(
 const sourceName = parser(
   '1 to 40 letters a to z, digits, dots, dashes, and underscores',
   (text) => {
-    if (SOURCE_NAME.test(text)) return text;
+    if (SOURCE_NAME.test(text)) {
+      return text;
+    }
     return null;
   },
 );
@@ -116,7 +112,7 @@ function addRowCommand<T extends object>(
   rowsOf: (db: Database, options: RowOptions) => RowImport<T>,
 ): Command {
   return audited(parent.command(kind), 'import')
-    .argument('<CSV>', 'the file')
+    .argument('<FILE>', 'a CSV file or an .xlsx workbook')
     .option(
       '--verdicts <FILE>',
       'the file to which the line number and verdict of each row are written',
@@ -126,7 +122,9 @@ function addRowCommand<T extends object>(
     .action((path: string, options: RowOptions) =>
       run((db) => {
         const work = rowsOf(db, options);
-        if (options.dryRun) return checkFile(path, options, work);
+        if (options.dryRun) {
+          return checkFile(path, options, work);
+        }
         return importFile(db, kind, path, options, work);
       }),
     );
@@ -195,6 +193,7 @@ async function checkFile<T extends object>(
   const data = { rows, verdicts: counts, refused };
   const parts = [
     fields({ rows, ...counts }),
+    ...file.notes.map(printable),
     ...refusalsOf(tally),
     'Nothing was stored.',
   ];
@@ -209,7 +208,7 @@ async function importFile<T extends object>(
   work: RowImport<T>,
 ): Promise<Report> {
   const file = await readRows(path);
-  const { name, fingerprint } = file;
+  const { name, fingerprint, notes } = file;
   const { id } = await beginImport(db, { actor, reason }, kind, { name, fingerprint });
   const tally = new Tally();
   try {
@@ -224,7 +223,7 @@ async function importFile<T extends object>(
   await endImport(db, id, 'done', counts);
   const data = { id, file: name, rows, verdicts: counts, refused };
   const parts: Part[] = [fields({ import: id, file: name, rows, ...counts })];
-  parts.push(...refusalsOf(tally));
+  parts.push(...notes.map(printable), ...refusalsOf(tally));
   if (verdicts === undefined) {
     parts.push('To list the verdict of each row, add --verdicts FILE.');
   } else {
@@ -232,7 +231,9 @@ async function importFile<T extends object>(
   }
   const exitCode = exitCodeOf(tally);
   const { unconfirmed: skipped = new Set<string>() } = work;
-  if (skipped.size === 0) return { data, parts, exitCode };
+  if (skipped.size === 0) {
+    return { data, parts, exitCode };
+  }
   const domains = [...skipped].sort();
   const reach = await countDomains(db, domains);
   const unconfirmed = { domains, ...reach };

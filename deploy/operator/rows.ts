@@ -1,37 +1,10 @@
 import { createHash } from 'node:crypto';
 import { type FileHandle, open, readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
-import { isEmployerDomain } from '../../activities/person/employer-domains.ts';
-import { mismatchOf } from '../../activities/person/identity.ts';
-import { buildSubject } from '../../activities/person/subject.ts';
-import { registrableDomain } from '../../activities/verification/domains.ts';
-import { classify } from '../../activities/verification/email-type.ts';
-import { ownerOf } from '../../activities/verification/local-part.ts';
-import { look } from '../../activities/verification/looks.ts';
-import { parseAddress } from '../../activities/verification/syntax.ts';
-import { bare, readNpi } from '../../api/files/cell.ts';
-import { parseCsv, type Row } from '../../api/files/csv.ts';
-import { decode } from '../../api/files/decode.ts';
+import { bare } from '../../api/files/cell.ts';
+import { readSheet } from '../../api/files/file.ts';
+import type { Row } from '../../api/files/sheet.ts';
 import { UsageError } from '../../api/files/usage-error.ts';
-import type { Database } from '../../db/connection/client.ts';
-import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
-import {
-  importSuppressions,
-  type SuppressionTarget,
-} from '../../db/privacy/suppressions.ts';
-import {
-  type EmployerDomain,
-  storeEmployerDomains,
-} from '../../db/providers/employer-domains.ts';
-import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
-import {
-  type ProviderFacts,
-  readProvider,
-  refusalOf,
-} from '../../db/providers/subject.ts';
-import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
-import { loadConfig } from '../config/config.ts';
-import { isDay, parseMoment } from '../config/values.ts';
 import { MAX_VALUE_LENGTH } from '../nppes/csv.ts';
 import {
   cannotOpen,
@@ -39,12 +12,12 @@ import {
   orImportProblem,
   requireOther,
 } from '../nppes/layout.ts';
-import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
-// Imports a CSV file, and gives each row a verdict, such as `stored`. The operator's files may have
-// every form that customers' files may have (api/files/).
+// Imports a file, and gives each row a verdict, such as `stored`. The operator's files may have every
+// form that customers' files may have (api/files/). Each kind of file has its own rules
+// (email-rows.ts, suppression-rows.ts, domain-rows.ts).
 
-/** A CSV file of the operator. */
+/** A CSV file or a workbook of the operator. */
 export interface RowFile {
   readonly path: string;
   /** The name of the file, without its folder. */
@@ -52,6 +25,8 @@ export interface RowFile {
   /** A hash of the file's content. */
   readonly fingerprint: string;
   readonly rows: readonly Row[];
+  /** Sentences about how the file was read. */
+  readonly notes: readonly string[];
 }
 
 /** A row with its verdict. */
@@ -61,7 +36,7 @@ interface Judged {
 }
 
 /** Returns the value of a column, or an empty text if the file does not have this column. */
-type CellOf = (column: string) => string;
+export type CellOf = (column: string) => string;
 
 /** How to check and store the rows of one kind of file. */
 export interface RowImport<T extends object> {
@@ -71,7 +46,7 @@ export interface RowImport<T extends object> {
   readonly others?: readonly string[];
   /** Other names of columns, with our names for them. */
   readonly aliases?: Readonly<Record<string, string>>;
-  /** If the first row contains all of these names, it is a header. */
+  /** A row that contains all of these names is a header. */
   readonly header: readonly string[];
   /** Returns an error message if the first row can be neither a header nor data, otherwise null. */
   refuses?(first: readonly string[]): string | null;
@@ -90,6 +65,10 @@ export interface RowImport<T extends object> {
 /** The verdict of a dry run for a row that passes all checks. */
 export const ACCEPTABLE = 'acceptable';
 
+/** The verdict of a row above the header. It is refused, because it could be data. */
+const ABOVE_HEADER = 'above_header';
+/** The header is searched in this many rows. */
+const MAX_TITLES = 30;
 const MAX_BATCH_ROWS = 1000;
 /** About a million rows. Larger files would not fit into memory. */
 const MAX_BYTES = 100_000_000;
@@ -112,11 +91,11 @@ export class Tally {
   }
 }
 
-/** Reads a file. @throws {ImportProblem} if it cannot be read, or is not a CSV file */
+/** Reads a file. @throws {ImportProblem} if it cannot be read, or is neither CSV nor a workbook */
 export async function readRows(path: string): Promise<RowFile> {
   const status = await orImportProblem(stat(path), cannotOpen(path));
   if (status.isDirectory()) {
-    throw new ImportProblem(`${path} is a folder; give a csv file`);
+    throw new ImportProblem(`${path} is a folder; give a csv or xlsx file`);
   }
   if (status.size > MAX_BYTES) {
     throw new ImportProblem(`${path} has more than 100 MB; split it into smaller files`);
@@ -124,11 +103,12 @@ export async function readRows(path: string): Promise<RowFile> {
   const bytes = await orImportProblem(readFile(path), cannotOpen(path));
   const fingerprint = createHash('sha256').update(bytes).digest('hex');
   try {
-    const { rows } = parseCsv(path, decode(path, bytes));
-    if (rows.length === 0) throw new UsageError(`${path} has no rows.`);
-    return { path, name: basename(path), fingerprint, rows };
+    const { rows, notes } = await readSheet(path, bytes);
+    return { path, name: basename(path), fingerprint, rows, notes };
   } catch (error) {
-    if (error instanceof UsageError) throw new ImportProblem(error.message);
+    if (error instanceof UsageError) {
+      throw new ImportProblem(error.message);
+    }
     throw error;
   }
 }
@@ -149,14 +129,13 @@ export async function importRows<T extends object>(
   const output =
     verdictsPath === undefined ? null : await openVerdicts(path, verdictsPath);
   try {
-    const names = namesOf(work, rows);
-    const data = names === null ? rows : rows.slice(1);
+    const { titles, names, data } = divide(work, rows);
+    const above = titles.map(({ line }) => ({ line, verdict: ABOVE_HEADER }));
+    await report(above, work, tally, output);
     for (let at = 0; at < data.length; at += MAX_BATCH_ROWS) {
       const batch = data.slice(at, at + MAX_BATCH_ROWS);
-      const judged = await judgeAndStore(work, names ?? work.columns, batch);
-      for (const one of judged) tally.add(one, work.accepted);
-      const lines = judged.map(({ line, verdict }) => `${line},${verdict}\n`);
-      await output?.write(lines.join(''));
+      const judged = await judgeAndStore(work, names, batch);
+      await report(judged, work, tally, output);
     }
   } finally {
     await output?.close();
@@ -174,27 +153,65 @@ async function openVerdicts(path: string, verdictsPath: string): Promise<FileHan
   return file;
 }
 
+/** Counts verdicts, and writes them to the file of verdicts. */
+async function report(
+  judged: readonly Judged[],
+  { accepted }: Pick<RowImport<object>, 'accepted'>,
+  tally: Tally,
+  output: FileHandle | null,
+): Promise<void> {
+  for (const one of judged) tally.add(one, accepted);
+  const lines = judged.map(({ line, verdict }) => `${line},${verdict}\n`);
+  await output?.write(lines.join(''));
+}
+
+/** Finds the header, which may be below a title, and the data. */
+function divide<T extends object>(
+  work: RowImport<T>,
+  rows: readonly Row[],
+): {
+  readonly titles: readonly Row[];
+  readonly names: readonly string[];
+  readonly data: readonly Row[];
+} {
+  const isHeader = (row: Row) => {
+    const given = givenNames(row);
+    return work.header.every((name) => given.includes(name));
+  };
+  const at = rows.slice(0, MAX_TITLES).findIndex(isHeader);
+  const header = rows[at];
+  if (header !== undefined) {
+    const names = namesOf(work, header);
+    return { titles: rows.slice(0, at), names, data: rows.slice(at + 1) };
+  }
+  const [first] = rows;
+  const refusal = first && work.refuses?.(bareCells(first));
+  if (refusal) {
+    throw new ImportProblem(refusal);
+  }
+  return { titles: [], names: work.columns, data: rows };
+}
+
+function bareCells({ cells }: Row): string[] {
+  return cells.map((cell) => bare(cell.slice(0, MAX_VALUE_LENGTH)));
+}
+
+function givenNames(row: Row): string[] {
+  return bareCells(row).map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
+}
+
 /**
- * Returns the names of the columns if the first row is a header, or null if it is data.
- * @throws {ImportProblem} if the first row can be neither a header nor data, or if the header has an
- * unknown or a repeated name. We don't skip such a column, because its values may matter: a date that
- * we don't read makes an address look old
+ * Returns our names for the columns of a header.
+ * @throws {ImportProblem} if the header has an unknown or a repeated name. We don't skip such a
+ * column, because its values may matter: a date that we don't read makes an address look old
  */
 function namesOf<T extends object>(
-  { columns, others = [], aliases = {}, header, refuses }: RowImport<T>,
-  [first]: readonly Row[],
-): readonly string[] | null {
-  if (first === undefined) return null;
-  const cells = first.cells.map((cell) => bare(cell.slice(0, MAX_VALUE_LENGTH)));
-  const given = cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
-  if (!header.every((name) => given.includes(name))) {
-    const refusal = refuses?.(cells);
-    if (refusal) throw new ImportProblem(refusal);
-    return null;
-  }
+  { columns, others = [], aliases = {} }: RowImport<T>,
+  header: Row,
+): readonly string[] {
   const known = [...columns, ...others];
-  const names = given.map((name) => aliases[name] ?? name);
-  const unknown = cells.filter(
+  const names = givenNames(header).map((name) => aliases[name] ?? name);
+  const unknown = bareCells(header).filter(
     (_cell, n) => names[n] !== '' && !known.includes(names[n] ?? ''),
   );
   if (unknown.length > 0) {
@@ -204,7 +221,9 @@ function namesOf<T extends object>(
     );
   }
   const twice = names.find((name, n) => name !== '' && names.indexOf(name) < n);
-  if (twice === undefined) return names;
+  if (twice === undefined) {
+    return names;
+  }
   throw new ImportProblem(`two columns are ${twice}; remove or rename one of them`);
 }
 
@@ -219,7 +238,9 @@ async function judgeAndStore<T extends object>(
   const stored = (await work.store(valid)).values();
   return rows.map(({ line }, n) => {
     const one = judged[n];
-    if (typeof one === 'string') return { line, verdict: one };
+    if (typeof one === 'string') {
+      return { line, verdict: one };
+    }
     return { line, verdict: stored.next().value ?? 'unchanged' };
   });
 }
@@ -235,236 +256,8 @@ function judgeRow<T extends object>(
   }
   const rawOf = (column: string) => cells[names.indexOf(column)] ?? '';
   const long = columns.find((column) => rawOf(column).length > MAX_VALUE_LENGTH);
-  if (long !== undefined) return `${long}_too_long`;
+  if (long !== undefined) {
+    return `${long}_too_long`;
+  }
   return judge((column) => bare(rawOf(column)));
-}
-
-const DAY_MS = 86_400_000;
-/** Matches the name of a source. The name is stored with each address and shown to operators. */
-export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
-
-/**
- * A well-formed row of `import emails`. Whether the address belongs to the person is checked when
- * the row is stored.
- */
-interface EmailRow {
-  readonly npi: string;
-  readonly email: string;
-  readonly type: EmailType | null;
-  readonly validatedAt: Date | null;
-  readonly source: string;
-  /** The clinician's name in the file, empty if it is missing. */
-  readonly name: string;
-}
-
-/** The names of the API and of the directory. */
-const EMAIL_ALIASES = {
-  email_type: 'type',
-  email_last_validated: 'validated_at',
-  last_validated_at: 'validated_at',
-};
-
-const EMAILS_HEADER =
-  'the first row must be a header with at least the names npi and email, or data that begins with an NPI and an address';
-
-/**
- * Returns the rules for importing the operator's own addresses. An address has to pass the same
- * checks as one from a vendor. The import does the checks that need neither DNS nor a verifier. The
- * first lookup that finds the address does the other checks.
- * @param source the source that is stored for a row without a source
- */
-export function emailRows(db: Database, source: string): RowImport<EmailRow> {
-  const now = Date.now();
-  const freshSince = now - loadConfig().freshnessMs;
-  return {
-    columns: ['npi', 'email', 'type', 'validated_at', 'source', 'name'],
-    aliases: EMAIL_ALIASES,
-    header: ['npi', 'email'],
-    accepted: ['stored', 'candidate', 'stale', 'unchanged'],
-    refuses: ([npi = '']) => (readNpi(npi).npi === null ? EMAILS_HEADER : null),
-    judge: (cell) => judgeEmail(cell, source, now),
-    async store(rows) {
-      const judged = await judgeOwners(db, rows);
-      const accepted = judged.filter((one) => typeof one !== 'string');
-      const stored = (await storeOwnEmails(db, accepted)).values();
-      return judged.map((one) => {
-        if (typeof one === 'string') return one;
-        const verdict = stored.next().value ?? 'unchanged';
-        return verdict === 'stored' ? freshnessOf(one, freshSince) : verdict;
-      });
-    },
-    async rehearse(rows) {
-      const judged = await judgeOwners(db, rows);
-      return judged.map((one) => (typeof one === 'string' ? one : ACCEPTABLE));
-    },
-  };
-}
-
-/**
- * Returns the verdict for an address that was stored. It depends on when the address was last
- * validated.
- */
-function freshnessOf({ validatedAt }: OwnEmail, freshSince: number): string {
-  if (validatedAt === null) return 'candidate';
-  return validatedAt.getTime() >= freshSince ? 'stored' : 'stale';
-}
-
-/**
- * Compares each row with the person that has the row's NPI in NPPES.
- * @returns for each row, the address to store, or a verdict if it is not stored
- */
-async function judgeOwners(
-  db: Database,
-  rows: readonly EmailRow[],
-): Promise<(OwnEmail | string)[]> {
-  const known = new Map<
-    string,
-    { facts: ProviderFacts | null; refusal: string | null }
-  >();
-  const judged: (OwnEmail | string)[] = [];
-  for (const row of rows) {
-    let person = known.get(row.npi);
-    if (person === undefined) {
-      const facts = await readProvider(db, row.npi);
-      person = { facts, refusal: await refusalOf(db, row.npi) };
-      known.set(row.npi, person);
-    }
-    judged.push(person.refusal ?? judgeOwner(row, person.facts));
-  }
-  return judged;
-}
-
-/**
- * Compares one row with the person. The name in the row is compared during the import, because it
- * is not stored for later checks.
- * @param facts null if neither NPPES nor the registry has the NPI
- */
-function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | string {
-  const { npi, email, type, validatedAt, source, name } = row;
-  const subject = buildSubject(npi, facts, 'any');
-  if (subject.person === null && name !== '') return 'unknown_npi';
-  const given = name === '' ? null : ({ kind: 'full', full: name } as const);
-  const identity = { npi, name: given, state: null, employerDomain: null };
-  const mismatch = mismatchOf(identity, npi, subject.person);
-  if (mismatch !== null) return mismatch;
-  const endpoints = facts === null ? [] : facts.endpoints;
-  const isTypedDirect = endpoints.some(
-    ({ kind, endpoint }) => kind === 'DIRECT' && addressOfEndpoint(endpoint) === email,
-  );
-  const looked = look(email, isTypedDirect, subject);
-  if (looked.kind === 'refused') return looked.reason;
-  const owner = ownerOf(looked.address, subject);
-  if (owner === 'shared' || owner === 'other_person') return owner;
-  const emailType = classify(looked.address.domain, type, subject);
-  return { npi, email, emailType, validatedAt, source, checked: false };
-}
-
-const addressOfEndpoint = (endpoint: string) => parseAddress(endpoint)?.email ?? null;
-
-function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow | string {
-  const { npi } = readNpi(cell('npi'));
-  if (npi === null) return 'invalid_npi';
-  const address = parseAddress(cell('email'));
-  if (address === null) return 'invalid_address';
-  const given = cell('type').toLowerCase();
-  const type = EMAIL_TYPES.find((one) => one === given) ?? null;
-  if (given !== '' && type === null) return 'bad_type';
-  const validatedAt = parseDate(cell('validated_at'), now);
-  if (validatedAt === 'bad') return 'bad_date';
-  const source = cell('source').toLowerCase() || defaultSource;
-  if (!SOURCE_NAME.test(source)) return 'bad_source';
-  return { npi, email: address.email, type, validatedAt, source, name: cell('name') };
-}
-
-/**
- * Parses an ISO 8601 day, or a time with `Z` or an offset. A time up to a day in the future counts
- * as the current time, because clocks and time zones differ. A later time is invalid.
- */
-function parseDate(text: string, now: number): Date | null | 'bad' {
-  if (text === '') return null;
-  const at = isDay(text) ? new Date(text) : parseMoment(text);
-  if (at === null || at.getTime() - now >= DAY_MS) return 'bad';
-  return new Date(Math.min(at.getTime(), now));
-}
-
-type Suppressed = SuppressionTarget & { readonly reason: string };
-
-const SUPPRESSIONS_HEADER =
-  'the first row must be a header with the name value, or each line must be one value';
-
-const REFUSALS: Readonly<Record<TargetWord, string>> = {
-  npi: 'not_an_npi',
-  sha256: 'not_a_hash',
-  email: 'not_an_address',
-  domain: 'not_a_domain',
-};
-
-/**
- * Returns the rules for importing a list of people who object to lookups. The file has either a
- * header with `value`, or one value per line.
- * @param yes true if free-mail domains are also suppressed
- */
-export function suppressionRows(db: Database, yes: boolean): RowImport<Suppressed> {
-  const unconfirmed = new Set<string>();
-  return {
-    unconfirmed,
-    columns: ['value'],
-    others: ['kind', 'reason'],
-    header: ['value'],
-    accepted: ['added', 'already_there'],
-    // Without a header, only a file with one column is accepted. If there are several columns, the
-    // first one could contain anything, such as domains that must not be suppressed.
-    refuses: (cells) => (cells.length === 1 ? null : SUPPRESSIONS_HEADER),
-    judge(cell) {
-      const kind = cell('kind').toLowerCase();
-      const value = cell('value');
-      const reason = cell('reason').replace(/\p{C}+/gu, ' ');
-      const word = kind === '' ? guessWord(value) : (kind as TargetWord);
-      if (!Object.hasOwn(TARGETS, word)) return 'unknown_kind';
-      const target = TARGETS[word](value);
-      if (target === null) return REFUSALS[word];
-      if (!yes && isFreeMailTarget(target)) {
-        unconfirmed.add(target.value);
-        return 'free_mail';
-      }
-      // A reason that contains an address is left out, because the suppression list must not
-      // contain personal data.
-      return { ...target, reason: reason.includes('@') ? '' : reason };
-    },
-    async store(rows) {
-      const stored = await importSuppressions(db, rows);
-      return stored.map((isNew) => (isNew ? 'added' : 'already_there'));
-    },
-  };
-}
-
-/** Returns the rules for importing the email domains of employers. */
-export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
-  columns: ['organization', 'domain', 'npi', 'pac_id'],
-  header: ['domain'],
-  accepted: ['added', 'changed', 'removed', 'unchanged'],
-  judge: judgeDomain,
-  store: (rows) => storeEmployerDomains(db, rows),
-});
-
-/**
- * Checks a row of `import domains`. The organization is identified by its NPI or PAC id. Its name
- * is used only if both are missing, because several organizations can have the same name.
- */
-function judgeDomain(cell: CellOf): EmployerDomain | string {
-  const text = cell('domain');
-  const host = text.replace(/^(?:[a-z]+:\/\/|.*@)/i, '').replace(/[/?#:].*$/, '');
-  const domain = registrableDomain(parseAddress(`x@${host}`)?.domain ?? '');
-  if (text !== '' && domain === null) return 'not_a_domain';
-  if (domain !== null && !isEmployerDomain(domain)) return 'not_an_employer';
-  if (cell('npi') !== '') {
-    const { npi } = readNpi(cell('npi'));
-    return npi === null ? 'invalid_npi' : { key: `npi:${npi}`, domain };
-  }
-  if (cell('pac_id') !== '') {
-    const pacId = pacIdOf(cell('pac_id'));
-    return pacId ? { key: `pac_id:${pacId}`, domain } : 'invalid_pac_id';
-  }
-  const key = organizationKey(cell('organization'));
-  return key === '' ? 'no_organization' : { key: `name:${key}`, domain };
 }

@@ -8,6 +8,7 @@ import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
 import { storedEmails } from '../../db/schema.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
+import { workbookOf } from '../support/workbook.ts';
 
 // Tests imports of the operator's own files. Each row gets a verdict, and a file may be imported
 // again.
@@ -585,10 +586,28 @@ test('an import names the line of each row that it refuses, and exits with 1', a
   t.false(stdout.includes('Nobody'));
 });
 
-test('a file that is not CSV is refused as a whole', async (t) => {
+test('an import reads a workbook, and refuses the rows above its header', async (t) => {
+  const { operator } = operatorOn(url);
+  const rows = [['Objections'], ['Value', 'Kind'], [2_000_040_016, 'npi'], ['x', 'npi']];
+  const workbook = await workbookOf([
+    { name: 'List', rows },
+    { name: 'Notes', rows: [['nothing']] },
+  ]);
+  const path = await file('objections.xlsx', workbook);
+  const { code, stdout } = await operator('import', 'suppressions', path, ...WHY);
+  t.is(code, 1);
+  t.regex(stdout, /^Only the sheet "List" is read, and not "Notes"\.$/m);
+  t.regex(
+    stdout,
+    /^REFUSED ROWS\nLINE +VERDICT *\n +1 +above_header *\n +4 +not_an_npi$/m,
+  );
+  t.regex(stdout, /^(?:added|already_there) +1$/m);
+});
+
+test('a file that is neither CSV nor a workbook is refused as a whole', async (t) => {
   const { operator } = operatorOn(url);
   for (const [content, problem] of [
-    ['PK\u0003\u0004 xl/workbook.xml', /is not CSV but an Excel workbook/],
+    ['PK\u0003\u0004 xl/workbook.xml', /is not an Excel workbook that can be read/],
     ['value\n2000020091\n"never closed\n2000020109\n', /line 3 that is not closed/],
   ] as const) {
     const path = await file('not.csv', content);

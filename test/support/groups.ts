@@ -37,7 +37,7 @@ export const GROUPS = {
     ],
   },
   api: {
-    files: ['test/api/{.,clients,console,docs}/*.test.ts'],
+    files: ['test/api/{.,clients,console,docs,files}/*.test.ts'],
     except: [
       'body',
       'credits',

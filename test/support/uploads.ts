@@ -1,5 +1,6 @@
 import { outlineOf } from '../../api/console/outline.ts';
-import { contactsIn, readTable } from '../../api/files/table.ts';
+import { readCsv } from '../../api/files/csv.ts';
+import { contactsIn, tableOf } from '../../api/files/table.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { cutPart } from '../../db/uploads/parts.ts';
 import { createUpload, startUpload } from '../../db/uploads/uploads.ts';
@@ -24,7 +25,8 @@ export async function startedUpload(
   const created = await createUpload(db, { organizationId, apiKeyId }, file);
   if (created.kind !== 'created') throw new Error(`the upload is ${created.kind}`);
   const { uploadId } = created;
-  const outline = outlineOf(contactsIn(readTable(file.fileName, file.content), 0));
+  const table = tableOf(file.fileName, readCsv(file.fileName, file.content));
+  const outline = outlineOf(contactsIn(table, 0));
   const chosen = { npiColumn: 0, requestedType: 'any', outline, npis } as const;
   await startUpload(db, { organizationId, uploadId }, chosen);
   return uploadId;

@@ -2,7 +2,8 @@ import { readFile, stat } from 'node:fs/promises';
 import { buffer } from 'node:stream/consumers';
 import { STANDARD } from './arguments.ts';
 import { findColumn } from './column.ts';
-import { type Contacts, contactsIn, readTable } from './table.ts';
+import { readCsv } from './csv.ts';
+import { type Contacts, contactsIn, tableOf } from './table.ts';
 import { UsageError } from './usage-error.ts';
 
 /** About a million rows. Larger files would not fit into memory. */
@@ -18,9 +19,8 @@ export async function readContacts(
   column: string | undefined,
 ): Promise<Contacts> {
   const file = path === STANDARD ? 'standard input' : path;
-  const table = readTable(file, await readBytes(path, file));
-  const cells = table.rows.map((row) => row.cells);
-  const { index, isGuess } = findColumn(file, table.header, cells, column);
+  const table = tableOf(file, readCsv(file, await readBytes(path, file)));
+  const { index, isGuess } = findColumn(table, column);
   const contacts = contactsIn(table, index);
   if (!isGuess) return contacts;
   const note = `The NPIs are in column "${contacts.column}".`;

@@ -83,12 +83,12 @@ async function start(args: readonly string[], summary: Summary): Promise<void> {
 }
 
 /** Prints how the file was read, and the rows that can't be used. */
-function describe({ notes, rows, column }: Contacts, summary: Summary): void {
+function describe({ notes, rows, column, place }: Contacts, summary: Summary): void {
   for (const note of notes) console.error(printable(note));
   const unusable = rows.filter(({ npi }) => npi === null);
   for (const { line, cell, problem } of unusable.slice(0, MAX_PRINTED)) {
     const shown = cell.trim() === '' ? '' : ` ${column} "${cell}"`;
-    console.error(printable(`Line ${line}:${shown} ${problem}.`));
+    console.error(printable(`${place} ${line}:${shown} ${problem}.`));
   }
   const more = unusable.length - MAX_PRINTED;
   if (more > 0) {

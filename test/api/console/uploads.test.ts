@@ -15,6 +15,7 @@ import { storeEmail } from '../../support/stored.ts';
 import { startedUpload, uploadInParts } from '../../support/uploads.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 import { type Seen, Visitor } from '../../support/visitor.ts';
+import { workbookOf } from '../../support/workbook.ts';
 
 // Tests uploads of the console by HTTP, as a browser without scripts sends them.
 
@@ -33,16 +34,17 @@ async function signedIn({ apiKey }: Pick<ApiClient, 'apiKey'>): Promise<Visitor>
 }
 
 /** Uploads a file, and returns the page of its draft. */
-async function upload(visitor: Visitor, content: string, name = 'contacts.csv') {
+async function upload(visitor: Visitor, content: BlobPart, name = 'contacts.csv') {
   const { token } = await visitor.get(UPLOADS);
   return await visitor.upload(UPLOADS, token, new File([content], name));
 }
 
-/** Starts a draft with the column that was guessed. */
+/** Starts a draft with the sheet and the column that were guessed or chosen. */
 async function start(visitor: Visitor, draft: Seen, type = 'any'): Promise<Seen> {
   const column = /name="column" value="(\d+)"/.exec(draft.text)?.[1] ?? '';
-  const fields = { form_token: draft.token, column, type };
-  return await visitor.post(`${draft.path}/start`, fields);
+  const sheet = /name="sheet" value="(\w+)"/.exec(draft.text)?.[1] ?? '';
+  const fields = { form_token: draft.token, column, sheet, type };
+  return await visitor.post(`${draft.path.split('?')[0]}/start`, fields);
 }
 
 /** Waits until the page of an upload has this status. */
@@ -126,6 +128,36 @@ test('a draft shows which NPIs are free, and the most that the others cost', asy
   t.regex(draft.text, /Personal: at most 6 credits</);
 });
 
+test('a visitor uploads a workbook, chooses a sheet, and downloads the results as CSV', async (t) => {
+  const visitor = await signedIn(await stack.organization(10));
+  const workbook = await workbookOf([
+    { name: 'First', rows: [['npi'], [Number(NOT_FOUND)]] },
+    {
+      name: 'Second',
+      rows: [['Q3 list'], ['NPI', 'Who'], [Number(FOUND), 'Jos\u00e9'], [12]],
+    },
+  ]);
+  const content = new Uint8Array(workbook);
+  const draft = await upload(visitor, content, 'contacts.xlsx');
+  t.regex(draft.text, /<option selected>First<\/option><option>Second<\/option>/);
+  t.regex(draft.text, /Only the sheet &quot;First&quot; is read/);
+  const chosen = await visitor.get(`${draft.path}?sheet=Second`);
+  t.regex(chosen.text, /Above the table, and not looked up: Row 1: &quot;Q3 list&quot;/);
+  t.regex(chosen.text, /Row 4: 12 has 2 instead of 10 digits/);
+  await start(visitor, chosen);
+  await until(visitor, draft.path, 'completed');
+  const { text, headers } = await visitor.get(`${draft.path}/results.csv`);
+  const lines = text.split('\r\n');
+  t.regex(headers.get('content-disposition') ?? '', /contacts-enriched\.csv$/);
+  t.is(lines[0], 'Q3 list,,,,,,');
+  t.is(lines[1]?.slice(0, 17), 'NPI,Who,enriched_');
+  t.regex(
+    lines[2] ?? '',
+    /^2000000010,Jos\u00e9,\S+@\S+,professional,20\S+Z,completed,$/,
+  );
+  t.is(lines[3], '12,,,,,not_asked,has 2 instead of 10 digits');
+});
+
 test('batches name the file that they were submitted from', async (t) => {
   const visitor = await signedIn(await stack.organization(10));
   const file = await upload(visitor, `npi\n${FOUND}\n`);
@@ -140,15 +172,15 @@ test('batches name the file that they were submitted from', async (t) => {
   }
 });
 
-test('the error about a file that is not CSV is shown next to its field', async (t) => {
+test('the error about a file that cannot be read is shown next to its field', async (t) => {
   const visitor = await signedIn(await stack.organization(1));
   const workbook = await upload(visitor, 'PK\u0003\u0004', 'contacts.xlsx');
   t.is(workbook.status, 422);
-  t.regex(workbook.text, /role="alert">contacts\.xlsx is not CSV but an Excel workbook/);
+  t.regex(workbook.text, /role="alert">contacts\.xlsx is not an Excel workbook that can/);
   const rows = Array.from({ length: 10_001 }, () => FOUND);
   const long = await upload(visitor, ['npi', ...rows].join('\n'));
-  t.regex(long.text, /contacts\.csv has 10001 rows\. Split it/);
-  const wide = await upload(visitor, `npi\n${FOUND}${','.repeat(200)}\n`);
+  t.regex(long.text, /contacts\.csv has more than 10000 rows\. Split it/);
+  const wide = await upload(visitor, `npi\n${FOUND}${','.repeat(200)}x\n`);
   t.regex(wide.text, /contacts\.csv has 201 columns/);
   const large = await upload(visitor, `npi\n${FOUND},${'x'.repeat(5_000_000)}\n`);
   t.is(large.status, 422);
@@ -192,7 +224,7 @@ test('a malformed form gets an error page at once', async (t) => {
   for (const form of forms) {
     const { status, text } = await send(multipart, form);
     t.is(status, 422, form.slice(0, 60));
-    t.regex(text, /Choose a CSV file/);
+    t.regex(text, /Choose a CSV or Excel file/);
   }
   t.is((await send('multipart/form-data', 'x')).status, 400);
   t.is((await send('application/json', '{}')).status, 415);

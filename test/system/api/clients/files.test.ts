@@ -29,6 +29,7 @@ const SHORTENED =
   'was shortened by Excel. In the workbook, format the column as a number without decimals, and save it as CSV again.';
 /** Reading such a cell as a number would take minutes. */
 const LONG = `1e${'0'.repeat(100_000)}x`;
+const UTF_16 = 'f.csv is UTF-16. The result is UTF-8.';
 const NONE = 'npi-email-enrichment: f.csv has no NPI that can be used.';
 
 function utf16(text: string, { swapped = false, bom = true } = {}): Buffer {
@@ -43,18 +44,25 @@ function latin1(text: string): Buffer {
 /** Files with at least one usable row. */
 const READ: Readonly<Record<string, Case>> = {
   'UTF-8 with a byte order mark': { content: `\ufeffnpi\n${A}\n`, npis: [A] },
-  'UTF-16, little-endian': { content: utf16(`npi,n\n${A},\u00fc\n`), npis: [A] },
+  'UTF-16, little-endian': {
+    content: utf16(`npi,n\n${A},\u00fc\n`),
+    npis: [A],
+    says: [UTF_16],
+  },
   'UTF-16, big-endian': {
     content: utf16(`npi\n${A}\n`, { swapped: true }),
     npis: [A],
+    says: [UTF_16],
   },
   'UTF-16 without a mark': {
     content: utf16(`npi\r\n${A}\r\n`, { bom: false }),
     npis: [A],
+    says: [UTF_16],
   },
   'UTF-16, big-endian, without a mark': {
     content: utf16(`npi\n${A}\n`, { swapped: true, bom: false }),
     npis: [A],
+    says: [UTF_16],
   },
   'Windows-1252': {
     content: latin1(`npi,name\n${A},Jos\xe9 \x93Pepe\x94\n`),
@@ -152,7 +160,11 @@ const READ: Readonly<Record<string, Case>> = {
   'a column with a meaningless name': {
     content: `id,who\n7,${A}\n8,${B}\n9,\n`,
     npis: [A, B],
-    says: ['The NPIs are in column "who".', 'Line 4: no NPI.'],
+    says: [
+      'Line 1 is read as column names, because it has no NPI.',
+      'The NPIs are in column "who".',
+      'Line 4: no NPI.',
+    ],
   },
   'a column by its number': {
     content: `Billing NPI,Rendering NPI\n${A},${B}\n`,
@@ -183,13 +195,13 @@ const REJECTED: Readonly<Record<string, Case>> = {
   'an Excel workbook': {
     content: latin1('PK\x03\x04\x14\0\x06\0'),
     says: [
-      'npi-email-enrichment: f.csv is not CSV but an Excel workbook or another ZIP file. Save it as "CSV UTF-8".',
+      'npi-email-enrichment: f.csv is not CSV but an Excel workbook or another ZIP file. Save it as "CSV UTF-8", or upload it in the console.',
     ],
   },
   'an old Excel workbook': {
     content: latin1('\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1'),
     says: [
-      'npi-email-enrichment: f.csv is not CSV but an old Excel workbook. Save it as "CSV UTF-8".',
+      'npi-email-enrichment: f.csv is not CSV but an old Excel workbook, or one with a password. Save it as "CSV UTF-8".',
     ],
   },
   'a web page': {

@@ -1,0 +1,1 @@
+../../files/layout.ts
