@@ -138,8 +138,7 @@ def _error_in(response: httpx.Response, body: object) -> EnrichmentError:
     code = problem.get("code")
     text = problem.get("detail")
     if isinstance(text, list):
-        code = "request_invalid"
-        text = _text_of(text)
+        code, text = _first_type_and_text(text)
     if not isinstance(code, str) or not isinstance(text, str):
         return _not_the_api(response)
     return EnrichmentError(
@@ -147,12 +146,16 @@ def _error_in(response: httpx.Response, body: object) -> EnrichmentError:
     )
 
 
-def _text_of(detail: list[Any]) -> str | None:
-    """Returns the text of a 422, or None if it is not from the API."""
+def _first_type_and_text(detail: list[Any]) -> tuple[object, str | None]:
+    """Returns the type of the first wrong field of a 422, and the text about all of them.
+
+    Both are None if the list is not from the API.
+    """
     try:
-        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail) or None
-    except (KeyError, TypeError):
-        return None
+        texts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail]
+        return detail[0]["type"], "; ".join(texts)
+    except (IndexError, KeyError, TypeError):
+        return None, None
 
 
 def _not_the_api(response: httpx.Response) -> EnrichmentError:

@@ -172,7 +172,7 @@ inPython('the package raises a permanent error at once, with its details', async
   );
   const cases: readonly [object, string, number | null, RegExp][] = [
     [{ api_key: 'npe_wrong' }, 'api_key_invalid', 401, /^The API key is not valid\. \w/],
-    [{ type: 'some' }, 'request_invalid', 422, /^body\.enrichment_email_type: /],
+    [{ type: 'some' }, 'literal_error', 422, /^body\.enrichment_email_type: /],
     [{ api_key: 'html' }, 'not_the_api', 200, /Check the address/],
     [{ api_key: 'moved' }, 'http_307', 307, /Check the address/],
     [{ api_key: 'two\nlines' }, 'api_key_unusable', null, /Copy it again/],
