@@ -299,14 +299,15 @@ test('the worker takes nothing from api/', async (t) => {
   );
 });
 
-// The client's command is a separate program on machines of customers, without our configuration.
-test('only deploy/config/config.ts and the client command read the environment', async (t) => {
+// The client runs on machines of customers, without our configuration. It also looks for their proxy.
+test('only deploy/config/config.ts and the client read the environment', async (t) => {
   const readers = filesWith(
     await sources(),
     /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
   );
   t.deepEqual(readers.filter(outside('test/')).sort(), [
     'api/clients/typescript/arguments.ts',
+    'api/clients/typescript/http.ts',
     'deploy/config/config.ts',
   ]);
 });

@@ -1,5 +1,6 @@
 import { writeFile } from 'node:fs/promises';
 import { compile, type JSONSchema } from 'json-schema-to-typescript';
+import faults from '../../api/http/faults.json' with { type: 'json' };
 import { openapiDocument } from '../../api/openapi/document.ts';
 
 // Generates the types of the TypeScript client from the schemas of the OpenAPI document. This
@@ -24,5 +25,11 @@ const types = await compile({ definitions: schemas }, 'Schemas', {
 });
 const problems = Object.keys(schemas).filter((name) => schemas[name]?.properties?.code);
 const anyProblem = `/** Every error except 422. */\nexport type AnyProblem = ${problems.join(' | ')};\n`;
+const faultTypes = new Set<string>();
+for (const { type } of Object.values(faults)) {
+  faultTypes.add(`'${type}'`);
+}
+const names = [...faultTypes].join(' | ');
+const faultType = `/** What is wrong with a field, in a 422. */\nexport type FaultType = ${names};\n`;
 const file = new URL('../../api/clients/typescript/types.ts', import.meta.url);
-await writeFile(file, `${types}\n${anyProblem}`);
+await writeFile(file, `${types}\n${anyProblem}\n${faultType}`);

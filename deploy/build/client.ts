@@ -1,10 +1,10 @@
 import { execFile } from 'node:child_process';
-import { copyFile, mkdtemp, rename, rm } from 'node:fs/promises';
+import { copyFile, mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { build } from 'esbuild';
+import { type BuildOptions, build } from 'esbuild';
 import './client-types.ts';
 
 // `npm run build` builds the npm package of the client, which the API serves. The same sources give
@@ -25,24 +25,32 @@ const run = promisify(execFile);
 const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-client-'));
 try {
   const dist = join(folder, 'dist');
-  await build({
-    entryPoints: [join(CLIENT, 'index.ts'), join(CLIENT, 'command.ts')],
+  const options: BuildOptions = {
     outdir: dist,
     absWorkingDir: CLIENT,
     bundle: true,
-    splitting: true,
     platform: 'node',
     target: 'node22',
-    format: 'esm',
     external: ['standardwebhooks'],
+  };
+  // Programs get CommonJS, which `import` and `require` load as the same module, also in Jest and in
+  // projects of TypeScript without `"type": "module"`.
+  await build({ ...options, entryPoints: [join(CLIENT, 'index.ts')], format: 'cjs' });
+  await writeFile(join(dist, 'package.json'), '{ "type": "commonjs" }\n');
+  await build({
+    ...options,
+    entryPoints: [join(CLIENT, 'command.ts')],
+    format: 'esm',
+    outExtension: { '.js': '.mjs' },
+    splitting: true,
   });
   const tsc = join(ROOT, 'node_modules', '.bin', 'tsc');
   await run(tsc, ['--project', CLIENT, '--outDir', dist]);
   for (const [name, source] of Object.entries(COPIES)) {
     await copyFile(source, join(folder, name));
   }
-  const options = ['--silent', '--pack-destination', folder];
-  const { stdout } = await run('npm', ['pack', folder, ...options]);
+  const silent = ['--silent', '--pack-destination', folder];
+  const { stdout } = await run('npm', ['pack', folder, ...silent]);
   // Renames a complete file, because the API or another build may use the package now.
   const unfinished = `${PACKAGE}.${process.pid}`;
   await copyFile(join(folder, stdout.trim()), unfinished);

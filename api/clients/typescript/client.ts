@@ -1,11 +1,12 @@
 import { randomUUID } from 'node:crypto';
-import type { Connection } from './connection.ts';
+import { type Connection, checkList, checkOption } from './connection.ts';
 import { type Call, createCaller } from './http.ts';
 import type {
   Accepted,
   Batch,
   BatchStatus,
   BulkSubmit,
+  CheckReport,
   Credits,
   Delivery,
   DeliveryStatus,
@@ -23,38 +24,41 @@ export interface SubmitOptions {
    * The Idempotency-Key. The default is a random one, with which the client safely retries. Pass
    * your own if your program may repeat the submit after a crash.
    */
-  readonly idempotencyKey?: string;
+  readonly idempotencyKey?: string | undefined;
   /** The outcome of every NPI. Works only with a test key. */
-  readonly testOutcome?: TestOutcome;
+  readonly testOutcome?: TestOutcome | undefined;
 }
 
 export interface PollOptions {
   /** Seconds for which the service may hold the response until all is final, at most 55. */
-  readonly waitSeconds?: number;
+  readonly waitSeconds?: number | undefined;
 }
 
 export interface Period {
   /** Leaves out everything before this time. */
-  readonly since?: Date;
+  readonly since?: Date | undefined;
   /** Leaves out everything from this time on. */
-  readonly until?: Date;
+  readonly until?: Date | undefined;
 }
 
 /** The period is that of the submits. */
 export interface BatchFilter extends Period {
-  readonly status?: BatchStatus;
-  readonly npi?: string;
+  readonly status?: BatchStatus | undefined;
+  readonly npi?: string | undefined;
 }
 
 /** The period is that of the submits. */
 export interface DeliveryFilter extends Period {
-  readonly status?: DeliveryStatus;
+  readonly status?: DeliveryStatus | undefined;
 }
 
 export interface UsageOptions extends Period {
   /** The default is `day`. */
-  readonly by?: UsageBy;
+  readonly by?: UsageBy | undefined;
 }
+
+/** The most NPIs that the service checks at once. */
+const MAX_CHECKED = 1000;
 
 /** One page of a list. */
 type Page<Name extends string, Item> = Readonly<Record<Name, readonly Item[]>> & {
@@ -69,7 +73,7 @@ type Page<Name extends string, Item> = Readonly<Record<Name, readonly Item[]>> &
 export class EnrichmentClient {
   readonly #call: Call;
 
-  /** @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable` */
+  /** @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`, `option_invalid` */
   constructor(connection: Connection) {
     this.#call = createCaller(connection);
   }
@@ -82,6 +86,23 @@ export class EnrichmentClient {
   /** Submits 1 to 60 NPIs as one batch. */
   async submitBulk(body: BulkSubmit, options?: SubmitOptions): Promise<Accepted> {
     return await this.#submit('/api/v1/email/bulk', body, options);
+  }
+
+  /**
+   * Checks any number of NPIs before a submit, free of charge: which would be looked up, and the most
+   * credits that they can cost. An NPI that occurs several times is checked once.
+   */
+  async checkNpis(npis: readonly string[]): Promise<CheckReport> {
+    checkList(npis);
+    const different = [...new Set(npis)];
+    const report = await this.#check(different.slice(0, MAX_CHECKED));
+    for (let first = MAX_CHECKED; first < different.length; first += MAX_CHECKED) {
+      const next = await this.#check(different.slice(first, first + MAX_CHECKED));
+      report.data.push(...next.data);
+      add(report.totals, next.totals);
+      add(report.max_credits, next.max_credits);
+    }
+    return report;
   }
 
   /** Returns the result of one request. */
@@ -142,7 +163,7 @@ export class EnrichmentClient {
    */
   async resendFailedDeliveries(failedSince: Date): Promise<Resent> {
     const path = '/api/v1/deliveries/resend';
-    const given = { failed_since: failedSince.toISOString() };
+    const given = { failed_since: timeOf(failedSince) };
     const { body } = await this.#call<Resent>(path, { method: 'POST', body: given });
     return body;
   }
@@ -167,11 +188,19 @@ export class EnrichmentClient {
     return body;
   }
 
+  async #check(npis: readonly string[]): Promise<CheckReport> {
+    const options = { method: 'POST', body: { npis } } as const;
+    const { body } = await this.#call<CheckReport>('/api/v1/check', options);
+    return body;
+  }
+
   async #submit(
     path: string,
     submit: SingleSubmit | BulkSubmit,
     { idempotencyKey = randomUUID(), testOutcome }: SubmitOptions = {},
   ): Promise<Accepted> {
+    const isKey = /^[\x21-\x7e]+$/.test(idempotencyKey);
+    checkOption(isKey, 'idempotencyKey must be ASCII text without spaces.');
     const headers: Record<string, string> = { 'idempotency-key': idempotencyKey };
     if (testOutcome) headers['test-outcome'] = testOutcome;
     const options = { method: 'POST', headers, body: submit } as const;
@@ -201,16 +230,33 @@ export class EnrichmentClient {
   }
 }
 
+/** Adds numbers to those with the same name. */
+function add<Name extends string>(
+  sums: Record<Name, number>,
+  numbers: Readonly<Record<Name, number>>,
+): void {
+  for (const name of Object.keys(sums) as Name[]) {
+    sums[name] += numbers[name];
+  }
+}
+
 function queryOf(options: object): URLSearchParams {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(options)) {
-    if (value instanceof Date) {
-      query.set(name, value.toISOString());
-    } else if (value !== undefined) {
-      query.set(name, value);
+    if (value !== undefined) {
+      query.set(name, timeOf(value));
     }
   }
   return query;
+}
+
+/** Returns a time for the API, and any other value as it is, which the API rejects if it must. */
+function timeOf(value: Date | string): string {
+  if (!(value instanceof Date)) {
+    return value;
+  }
+  const isTime = !Number.isNaN(value.getTime());
+  return isTime ? value.toISOString() : String(value);
 }
 
 function pathOf(batchId: string): string {

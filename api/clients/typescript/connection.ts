@@ -10,15 +10,45 @@ export interface Connection {
    * Milliseconds for which a failing call is retried, and for which a batch is polled without a new
    * result. The default is half an hour.
    */
-  readonly patienceMs?: number;
+  readonly patienceMs?: number | undefined;
   /** Aborts every call. */
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** Host names of this machine, as a parsed URL contains them. */
 const LOOPBACK = /^(?:localhost|127(?:\.[0-9]+){3}|\[::1\])$/;
 /** Paths of the service that people copy with its address. */
 const COPIED_PATH = /\/(?:api|docs|openapi\.json|llms(?:-full)?\.txt)(?=\/|$)/;
+
+/**
+ * Throws if an option is not usable.
+ * @param advice what to pass
+ * @throws {EnrichmentError} `option_invalid`
+ */
+export function checkOption(isUsable: boolean, advice: string): void {
+  if (!isUsable) throw new EnrichmentError('option_invalid', advice);
+}
+
+/** @throws {EnrichmentError} `npi_invalid` if it is not an array */
+export function checkList(npis: readonly string[]): void {
+  if (Array.isArray(npis)) return;
+  const advice = "Pass the NPIs as an array of strings, such as ['2000000010'].";
+  throw new EnrichmentError('npi_invalid', advice);
+}
+
+/**
+ * Checks what a program in JavaScript may pass in another type.
+ * @throws {EnrichmentError} `option_invalid`
+ */
+export function checkConnection(connection: Connection): void {
+  const isObject = Object(connection) === connection;
+  checkOption(isObject, 'Pass an object with apiKey and baseUrl.');
+  const { patienceMs = 0, signal } = connection;
+  const isTime = typeof patienceMs === 'number' && patienceMs >= 0;
+  checkOption(isTime, 'patienceMs must be a number of milliseconds.');
+  const isSignal = signal === undefined || signal instanceof AbortSignal;
+  checkOption(isSignal, 'signal must be an AbortSignal.');
+}
 
 /**
  * Checks the API key. `fetch` would repeat an invalid key in its error message.

@@ -1,4 +1,4 @@
-import type { AnyProblem, Invalid } from './types.ts';
+import type { AnyProblem, FaultType, Invalid } from './types.ts';
 
 /** The codes of this package. README.md says what to do after each. */
 type OwnCode =
@@ -8,7 +8,7 @@ type OwnCode =
   | 'max_credits_invalid'
   | 'not_the_api'
   | 'npi_invalid'
-  | 'request_invalid'
+  | 'option_invalid'
   | 'state_expired'
   | 'state_locked'
   | 'state_mismatch'
@@ -18,10 +18,10 @@ type OwnCode =
   | 'webhook_unverified';
 
 /**
- * The code of an error: one of the API's codes, one of this package's codes, or `http_` and the
- * status if the response is not from the API.
+ * The code of an error: one of the API's codes, the type of the first fault of a 422, one of this
+ * package's codes, or `http_` and the status if the response is not from the API.
  */
-export type ErrorCode = AnyProblem['code'] | OwnCode | `http_${number}`;
+export type ErrorCode = AnyProblem['code'] | FaultType | OwnCode | `http_${number}`;
 
 /** An error from the API or from this package. Its `code` is stable. */
 export class EnrichmentError extends Error {

@@ -1,7 +1,13 @@
+import https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Connection, usableApiKey, usableBaseUrl } from './connection.ts';
+import {
+  type Connection,
+  checkConnection,
+  usableApiKey,
+  usableBaseUrl,
+} from './connection.ts';
 import { EnrichmentError, type ErrorCode } from './errors.ts';
-import type { AnyProblem, Invalid } from './types.ts';
+import type { AnyProblem, FaultType, Invalid } from './types.ts';
 
 export interface ApiResponse<T> {
   readonly response: Response;
@@ -45,9 +51,11 @@ export const PATIENCE_MS = 30 * 60_000;
 /**
  * Returns a function that calls the API with one key. The function stays within the key's rate
  * limit. It retries if the error may be temporary, and never earlier than `Retry-After` says.
- * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`; from a call: the last error
+ * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`, `option_invalid`; from a call:
+ * the last error
  */
 export function createCaller(connection: Connection): Call {
+  checkConnection(connection);
   const { patienceMs = PATIENCE_MS, signal = new AbortController().signal } = connection;
   const baseUrl = usableBaseUrl(connection.baseUrl);
   const authorization = `Bearer ${usableApiKey(connection.apiKey)}`;
@@ -123,10 +131,43 @@ async function exchange(
       ? { response, body: body as never }
       : refusal(response, body);
   } catch (cause) {
-    const { code, message } = ((cause as Error).cause ?? cause) as NodeJS.ErrnoException;
-    const text = `No response from ${new URL(url).origin}: ${code ?? message}.`;
+    const { origin, protocol } = new URL(url);
+    const reason = reasonOf(cause as Error);
+    let text = `No response from ${origin}: ${reason}.`;
+    if (protocol === 'https:') {
+      text += proxyAdvice();
+    }
     return new EnrichmentError('unreachable', text, { cause });
   }
+}
+
+/**
+ * Returns why a request got no response: the system's code, such as `ENOTFOUND`, or a sentence. The
+ * innermost cause has the most exact reason, for example the status of a proxy.
+ */
+function reasonOf(error: Error): string {
+  let cause: NodeJS.ErrnoException = error;
+  while (cause.cause instanceof Error) {
+    cause = cause.cause;
+  }
+  const { code, message } = cause;
+  const isSystem = typeof code === 'string' && !code.startsWith('UND_ERR_');
+  return isSystem ? code : message;
+}
+
+const PROXY_ADVICE = [
+  ' To use the proxy of HTTPS_PROXY, set NODE_USE_ENV_PROXY=1,',
+  'with Node.js 22.21 or later.',
+].join(' ');
+
+/** Returns how to use the proxy of the environment, if there is one that Node.js does not use. */
+function proxyAdvice(): string {
+  const { env } = process;
+  const isUsed = https.globalAgent.options.proxyEnv;
+  if (isUsed || !(env.https_proxy || env.HTTPS_PROXY)) {
+    return '';
+  }
+  return PROXY_ADVICE;
 }
 
 function refusal(response: Response, body: unknown): EnrichmentError {
@@ -139,7 +180,8 @@ function refusal(response: Response, body: unknown): EnrichmentError {
   }
   if (Array.isArray(detail) && detail[0]) {
     const text = detail.map(({ loc, msg }) => `${loc.join('.')}: ${msg}`).join('; ');
-    return new EnrichmentError('request_invalid', text, {
+    const { type } = detail[0];
+    return new EnrichmentError(type as FaultType, text, {
       response,
       problem: body as Invalid,
     });

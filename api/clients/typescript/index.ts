@@ -1,6 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Webhook } from 'standardwebhooks';
-import { type Connection, usableBaseUrl } from './connection.ts';
+import {
+  type Connection,
+  checkConnection,
+  checkList,
+  checkOption,
+  usableBaseUrl,
+} from './connection.ts';
 import { EnrichmentError } from './errors.ts';
 import { type Call, createCaller, PATIENCE_MS } from './http.ts';
 import pacing from './pacing.json' with { type: 'json' };
@@ -17,6 +22,7 @@ import type {
 export { EnrichmentClient } from './client.ts';
 export { EnrichmentError, type ErrorCode } from './errors.ts';
 export type * from './types.ts';
+export { verifyWebhook } from './webhook.ts';
 
 /**
  * Credits per email found, by requested type. The type names no file, because the package has
@@ -52,24 +58,24 @@ export interface Progress extends Totals {
 
 export interface Options extends Connection {
   /** The requested type of email, `any` by default. */
-  readonly type?: keyof typeof PRICES;
+  readonly type?: keyof typeof PRICES | undefined;
   /** The receiver that also gets the results. */
-  readonly webhook?: WebhookTarget;
+  readonly webhook?: WebhookTarget | undefined;
   /** A JSON object that webhooks contain. At most 16 KiB. */
-  readonly customData?: Readonly<Record<string, unknown>>;
+  readonly customData?: Readonly<Record<string, unknown>> | undefined;
   /**
    * Limit on the credits of the run. If the next batch could exceed it, only a part of its NPIs is
    * submitted. If the run was killed and resumed, the credits used before also count. There is one
    * exception: if the response to a submit was lost, the credits of that batch count only if the
    * run resumes within 24 hours.
    */
-  readonly maxCredits?: number;
+  readonly maxCredits?: number | undefined;
   /**
    * Path of a file in which the run saves its state. A killed run resumes if it is started again
    * with the same file. Delete the file when you have saved the results.
    */
-  readonly stateFile?: string;
-  readonly onProgress?: (progress: Progress) => void;
+  readonly stateFile?: string | undefined;
+  readonly onProgress?: ((progress: Progress) => void) | undefined;
 }
 
 /**
@@ -98,8 +104,11 @@ interface Chunk {
   creditsUsed: number;
 }
 
-interface Run extends Required<Pick<Options, 'maxCredits' | 'patienceMs' | 'signal'>> {
+interface Run {
   readonly type: keyof typeof PRICES;
+  readonly maxCredits: number;
+  readonly patienceMs: number;
+  readonly signal: AbortSignal;
   /** The fields of every submit except its NPIs. */
   readonly fields: Omit<BulkSubmit, 'npis'>;
   readonly onProgress: Options['onProgress'];
@@ -119,8 +128,8 @@ interface Run extends Required<Pick<Options, 'maxCredits' | 'patienceMs' | 'sign
   wake(): void;
 }
 
-export function isNpi(text: string): boolean {
-  return /^[0-9]{10}$/.test(text);
+export function isNpi(text: unknown): boolean {
+  return typeof text === 'string' && /^[0-9]{10}$/.test(text);
 }
 
 /**
@@ -147,14 +156,9 @@ export async function enrich(
   npis: readonly string[],
   options: Options,
 ): Promise<Totals & { readonly results: readonly Result[] }> {
-  const wrong = npis.findIndex((npi) => !isNpi(npi));
-  if (wrong !== -1) {
-    throw new EnrichmentError('npi_invalid', `NPI ${wrong + 1} is not 10 digits.`);
-  }
+  checkNpis(npis);
+  checkOptions(options);
   const { type = 'any', stateFile, maxCredits = Number.POSITIVE_INFINITY } = options;
-  if (Number.isNaN(maxCredits)) {
-    throw new EnrichmentError('max_credits_invalid', 'maxCredits is not a number.');
-  }
   const baseUrl = usableBaseUrl(options.baseUrl);
   const ending = new AbortController();
   const signal = options.signal
@@ -199,6 +203,30 @@ export async function enrich(
   state.save();
   await finish(run, ending);
   return { ...totals(run), results: npis.flatMap((npi) => results.get(npi) ?? []) };
+}
+
+/** @throws {EnrichmentError} `npi_invalid` */
+function checkNpis(npis: readonly string[]): void {
+  checkList(npis);
+  const wrong = npis.findIndex((npi) => !isNpi(npi));
+  if (wrong !== -1) {
+    const text = `NPI ${wrong + 1} is not a string of 10 digits.`;
+    throw new EnrichmentError('npi_invalid', text);
+  }
+}
+
+/** @throws {EnrichmentError} `option_invalid`, `max_credits_invalid` */
+function checkOptions(options: Options): void {
+  checkConnection(options);
+  const { maxCredits = 0, stateFile = '', onProgress = Boolean } = options;
+  if (typeof maxCredits !== 'number' || Number.isNaN(maxCredits)) {
+    const text = 'maxCredits must be a number.';
+    throw new EnrichmentError('max_credits_invalid', text);
+  }
+  const isPath = typeof stateFile === 'string';
+  checkOption(isPath, 'stateFile must be the path of a file.');
+  const isFunction = typeof onProgress === 'function';
+  checkOption(isFunction, 'onProgress must be a function.');
 }
 
 function chunkOf(npis: readonly string[], part: Part): Chunk {
@@ -379,25 +407,4 @@ function totals({ results, chunks }: Run): Totals {
 
 function sum(numbers: readonly number[]): number {
   return numbers.reduce((total, number) => total + number, 0);
-}
-
-/**
- * Returns the body of a webhook delivery, after checking that it is signed with the secret and at
- * most 5 minutes old.
- * @param body the body exactly as received, not parsed
- * @param secret `whsec_…`
- * @throws {EnrichmentError} `webhook_unverified` if the check fails. Respond with 400
- */
-export function verifyWebhook(
-  body: Uint8Array | string,
-  headers: Headers | Readonly<Record<string, string | readonly string[] | undefined>>,
-  secret: string,
-): Envelope {
-  try {
-    const pairs = headers instanceof Headers ? [...headers] : Object.entries(headers);
-    const given = Object.fromEntries(pairs.map(([name, value]) => [name, String(value)]));
-    return new Webhook(secret).verify(Buffer.from(body as string), given) as Envelope;
-  } catch (cause) {
-    throw new EnrichmentError('webhook_unverified', (cause as Error).message, { cause });
-  }
 }

@@ -137,7 +137,7 @@ export async function lockState(file: string | undefined): Promise<AsyncDisposab
   if (!file) {
     return { [Symbol.asyncDispose]: async () => {} };
   }
-  const { DatabaseSync } = await import('node:sqlite');
+  const { DatabaseSync } = loadSqlite();
   const lock = new DatabaseSync(`${file}.lock`);
   try {
     lock.exec('begin exclusive');
@@ -154,4 +154,18 @@ export async function lockState(file: string | undefined): Promise<AsyncDisposab
       await rm(`${file}.lock`, { force: true });
     },
   };
+}
+
+/**
+ * Loads SQLite without the warning of Node.js 22 that it is experimental. Loading is synchronous, so
+ * no other warning is lost.
+ */
+function loadSqlite() {
+  const { emitWarning } = process;
+  process.emitWarning = () => {};
+  try {
+    return process.getBuiltinModule('node:sqlite');
+  } finally {
+    process.emitWarning = emitWarning;
+  }
 }

@@ -3,8 +3,11 @@ import {
   EnrichmentClient,
   EnrichmentError,
   type ErrorCode,
+  enrich,
+  type Options,
 } from '../../../api/clients/typescript/index.ts';
 import { ROUTES } from '../../../api/routes.ts';
+import { validNpisFrom } from '../../support/command.ts';
 import { npisFrom, startGateway } from '../../support/customer.ts';
 import { fresh } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
@@ -76,6 +79,24 @@ test('the client submits, polls, and lists batches, credits, and the whole ledge
   t.is(total.not_found, 61);
 });
 
+test('checkNpis checks a list of any length, and each NPI once', async (t) => {
+  const client = await clientOf();
+  const npis = validNpisFrom(0, 1001);
+  const [first = '', last = ''] = [npis[0], npis.at(-1)];
+  const { data, totals, max_credits } = await client.checkNpis([...npis, first, '12']);
+  t.deepEqual(
+    data.map(({ npi }) => npi),
+    [...npis, '12'],
+  );
+  t.like(data.at(-2), { npi: last, result: 'lookup' });
+  t.like(totals, { lookup: 1001, not_an_npi: 1, organization: 0 });
+  t.deepEqual(max_credits, { any: 1001, professional: 1001, personal: 3003 });
+  const none = await t.throwsAsync(client.checkNpis([]), { instanceOf: EnrichmentError });
+  t.is(none?.code, 'too_short');
+  const text = client.checkNpis('2000000010' as never);
+  t.like(await t.throwsAsync(text), { code: 'npi_invalid' });
+});
+
 test('the client lists and resends webhook deliveries', async (t) => {
   const client = await clientOf();
   const url = `${stack.receiver.url}/client`;
@@ -121,11 +142,63 @@ test('an error of the client has one of the documented codes', async (t) => {
   const error = await t.throwsAsync(client.submitSingle({ npi: '123' }), {
     instanceOf: EnrichmentError,
   });
-  const expected: ErrorCode = 'request_invalid';
+  const expected: ErrorCode = 'string_pattern_mismatch';
   t.is(error?.code, expected);
   t.regex(error?.message ?? '', /^body\.npi: /);
   // @ts-expect-error The compiler finds a wrong code.
-  t.false(error?.code === 'request_unvalid');
+  t.false(error?.code === 'string_pattern_missmatch');
+});
+
+test('the code of a 422 is the type of its first fault', async (t) => {
+  const client = await clientOf();
+  const [npi = ''] = NPIS;
+  const options = { idempotencyKey: 'first' };
+  await client.submitSingle({ npi }, options);
+  const codeOf = async (call: Promise<unknown>) => {
+    const error = await t.throwsAsync(call, { instanceOf: EnrichmentError });
+    t.is(error?.response?.status, 422);
+    return error?.code;
+  };
+  t.is(await codeOf(client.submitBulk({ npis: [] })), 'too_short');
+  const other = client.submitSingle({ npi, custom_data: { n: 2 } }, options);
+  t.is(await codeOf(other), 'idempotency_key_mismatch');
+  const since = new Date(Number.NaN);
+  t.is(await codeOf(client.getUsage({ since })), 'datetime_parsing');
+  t.is(await codeOf(client.resendFailedDeliveries('now' as never)), 'datetime_parsing');
+});
+
+const ARGUMENTS: readonly (readonly [unknown, unknown, ErrorCode, RegExp])[] = [
+  ['2000000010', {}, 'npi_invalid', /^Pass the NPIs as an array of strings, such as /],
+  [undefined, {}, 'npi_invalid', /^Pass the NPIs as an array/],
+  [[2000000010], {}, 'npi_invalid', /^NPI 1 is not a string of 10 digits\.$/],
+  [NPIS, undefined, 'option_invalid', /^Pass an object with apiKey and baseUrl\.$/],
+  [NPIS, 'npe_key', 'option_invalid', /^Pass an object/],
+  [NPIS, { patienceMs: '9' }, 'option_invalid', /^patienceMs must be a number/],
+  [NPIS, { patienceMs: Number.NaN }, 'option_invalid', /^patienceMs must be/],
+  [NPIS, { signal: {} }, 'option_invalid', /^signal must be an AbortSignal\.$/],
+  [NPIS, { maxCredits: '9' }, 'max_credits_invalid', /^maxCredits must be a number\.$/],
+  [NPIS, { stateFile: 1 }, 'option_invalid', /^stateFile must be the path of a file\.$/],
+  [NPIS, { onProgress: 1 }, 'option_invalid', /^onProgress must be a function\.$/],
+];
+for (const [npis, options, code, words] of ARGUMENTS) {
+  const given = JSON.stringify([Array.isArray(npis) ? npis[0] : npis, options]);
+  test(`enrich says what is wrong with ${given}`, async (t) => {
+    const error = await t.throwsAsync(enrich(npis as string[], options as Options), {
+      instanceOf: EnrichmentError,
+    });
+    t.is(error?.code, code);
+    t.regex(error?.message ?? '', words);
+  });
+}
+
+test('the client says what is wrong with its own arguments', async (t) => {
+  const make = () => new EnrichmentClient(undefined as never);
+  t.is(t.throws(make, { instanceOf: EnrichmentError })?.code, 'option_invalid');
+  const client = await clientOf();
+  const submit = client.submitSingle({ npi: NPIS[0] ?? '' }, { idempotencyKey: 'zoë' });
+  const error = await t.throwsAsync(submit, { instanceOf: EnrichmentError });
+  t.is(error?.code, 'option_invalid');
+  t.is(error?.message, 'idempotencyKey must be ASCII text without spaces.');
 });
 
 const ADDRESSES: readonly (readonly [string | undefined, RegExp])[] = [

@@ -25,6 +25,7 @@ test('verifyWebhook returns the content of a webhook for all types of body and h
   t.deepEqual(verifyWebhook(BODY, headers, SECRET), envelope);
   t.deepEqual(verifyWebhook(Buffer.from(BODY), new Headers(headers), SECRET), envelope);
   const bytes = new TextEncoder().encode(BODY);
+  t.deepEqual(verifyWebhook(bytes.buffer, headers, SECRET), envelope);
   t.deepEqual(
     verifyWebhook(bytes, { ...headers, accept: ['a', 'b'], host: undefined }, SECRET),
     envelope,
@@ -32,18 +33,25 @@ test('verifyWebhook returns the content of a webhook for all types of body and h
 });
 
 test('verifyWebhook throws webhook_unverified if the signature is not correct', (t) => {
-  const cases: Record<string, readonly [unknown, object, string?]> = {
+  const parsed =
+    /^The body is not the text or the bytes that arrived\. Pass the body before /;
+  const unsigned = /^The webhook is not from us\. Its signature does not match /;
+  const cases: Record<string, readonly [unknown, object, RegExp, string?]> = {
     'another secret': [
       BODY,
       headersOf(BODY, { secrets: [`whsec_${randomBytes(32).toString('base64')}`] }),
+      unsigned,
     ],
-    'another body': [BODY.replace('zoë', 'zoe'), headersOf(BODY)],
-    'an old one': [BODY, headersOf(BODY, { ageS: 600 })],
-    'no headers': [BODY, {}],
-    'a body that was parsed': [JSON.parse(BODY), headersOf(BODY)],
-    'no secret': [BODY, headersOf(BODY), ''],
+    'another body': [BODY.replace('zoë', 'zoe'), headersOf(BODY), unsigned],
+    'an old one': [BODY, headersOf(BODY, { ageS: 600 }), /timestamp too old\.$/],
+    'no headers': [BODY, {}, /^The webhook is not from us\. Missing required headers\.$/],
+    'a body that was parsed': [JSON.parse(BODY), headersOf(BODY), parsed],
+    'a list of bytes': [[...Buffer.from(BODY)], headersOf(BODY), parsed],
+    'no body': [undefined, headersOf(BODY), parsed],
+    'no secret': [BODY, headersOf(BODY), /^The secret is not complete\. /, ''],
+    'half a secret': [BODY, headersOf(BODY), /^The secret is not complete\. /, 'whsec_='],
   };
-  for (const [what, [body, headers, secret = SECRET]] of Object.entries(cases)) {
+  for (const [what, [body, headers, words, secret = SECRET]] of Object.entries(cases)) {
     const error = t.throws(
       () => verifyWebhook(body as string, headers as Record<string, string>, secret),
       {
@@ -51,5 +59,6 @@ test('verifyWebhook throws webhook_unverified if the signature is not correct', 
       },
     );
     t.is(error?.code, 'webhook_unverified', what);
+    t.regex(error?.message ?? '', words, what);
   }
 });

@@ -1,5 +1,8 @@
 import { execFile } from 'node:child_process';
+import { once } from 'node:events';
 import { readFile, stat, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -329,4 +332,96 @@ test("the example in the client's README compiles as TypeScript and runs", async
     stdout,
     `2000000010 completed ${emailOf('2000000010')}\n2000000044 completed ${emailOf('2000000044')}\n2 credits\n`,
   );
+});
+
+const MODULE = `
+import { EnrichmentClient, EnrichmentError, enrich, type ErrorCode, type Options } from 'npi-email-enrichment';
+
+const unset: string | undefined = process.env['UNSET'];
+const options: Options = { apiKey: unset, baseUrl: unset, signal: undefined, maxCredits: unset ? 1 : undefined };
+export const first = (await enrich([], options)).results[0]?.email;
+export const ledger = new EnrichmentClient(options).getLedger({ since: undefined });
+export const code: ErrorCode = new EnrichmentError('string_type', '').code;
+`;
+const COMMON_MODULE = `
+import enrichment = require('npi-email-enrichment');
+
+const error: Error = new enrichment.EnrichmentError('timed_out', '');
+console.log(error, enrichment.enrich satisfies (npis: string[], options: enrichment.Options) => object);
+`;
+const STRICT = [
+  '--noEmit',
+  '--strict',
+  '--exactOptionalPropertyTypes',
+  '--noUncheckedIndexedAccess',
+  '--noPropertyAccessFromIndexSignature',
+  '--isolatedModules',
+  '--verbatimModuleSyntax',
+];
+const RESOLUTIONS = [
+  ['node16', 'node16', 'module.mts', 'common.cts'],
+  ['nodenext', 'nodenext', 'module.mts', 'common.cts'],
+  ['esnext', 'bundler', 'module.mts'],
+] as const;
+
+test('programs of both module systems compile with every strict flag', async (t) => {
+  await writeFile(join(project, 'module.mts'), MODULE);
+  await writeFile(join(project, 'common.cts'), COMMON_MODULE);
+  const types = ['--types', 'node', '--typeRoots', join(ROOT, 'node_modules/@types')];
+  for (const [module, resolution, ...files] of RESOLUTIONS) {
+    const modules = ['--module', module, '--moduleResolution', resolution];
+    const args = [...STRICT, ...modules, '--target', 'es2024', ...types, ...files];
+    const options = { cwd: project };
+    const compiled = promisify(execFile)(join(BIN, 'tsc'), args, options);
+    t.is(await compiled.then(() => '').catch(({ stdout }) => stdout), '', resolution);
+  }
+});
+
+test('import and require load the same package', async (t) => {
+  const program = `
+    import { createRequire } from 'node:module';
+    import { EnrichmentError } from 'npi-email-enrichment';
+    const required = createRequire(import.meta.url)('npi-email-enrichment');
+    console.log(required.EnrichmentError === EnrichmentError);`;
+  await writeFile(join(project, 'both.mjs'), program);
+  const done = await promisify(execFile)(process.execPath, ['both.mjs'], {
+    cwd: project,
+  });
+  t.deepEqual(done, { stdout: 'true\n', stderr: '' });
+});
+
+test('an error without a response names the proxy that Node.js does not use', async (t) => {
+  const proxy = createServer();
+  t.teardown(() => proxy.close());
+  proxy.on('connect', (_, socket) => socket.end('HTTP/1.1 407 No\r\n\r\n'));
+  await once(proxy.listen(0, '127.0.0.1'), 'listening');
+  const { port } = proxy.address() as AddressInfo;
+  const program = `
+    import { EnrichmentClient } from 'npi-email-enrichment';
+    const client = new EnrichmentClient({
+      apiKey: 'npe_key',
+      baseUrl: 'https://api.invalid',
+      patienceMs: 0,
+    });
+    await client.getCredits().catch(({ message }) => console.log(message));`;
+  await writeFile(join(project, 'proxied.mjs'), program);
+  const messageWith = async (env: NodeJS.ProcessEnv) => {
+    const options = { cwd: project, env };
+    const { stdout } = await promisify(execFile)(
+      process.execPath,
+      ['proxied.mjs'],
+      options,
+    );
+    return stdout;
+  };
+  const refused = 'No response from https://api.invalid: ';
+  const HTTPS_PROXY = `http://127.0.0.1:${port}`;
+  const direct = await messageWith({});
+  t.true(direct.startsWith(refused));
+  t.notRegex(direct, /PROXY/);
+  const ignored = await messageWith({ HTTPS_PROXY });
+  t.true(ignored.startsWith(refused));
+  t.regex(ignored, /To use the proxy of HTTPS_PROXY, set NODE_USE_ENV_PROXY=1, /);
+  const used = await messageWith({ HTTPS_PROXY, NODE_USE_ENV_PROXY: '1' });
+  t.is(used, `${refused}Proxy response (407) !== 200 when HTTP Tunneling.\n`);
 });

@@ -158,7 +158,7 @@ test('the client throws a permanent error at once, with its code and request id'
   );
   const cases: readonly [Partial<Options>, string, number | null][] = [
     [{ apiKey: 'npe_wrong' }, 'api_key_invalid', 401],
-    [{ type: 'some' as 'any' }, 'request_invalid', 422],
+    [{ type: 'some' as 'any' }, 'literal_error', 422],
     [{ apiKey: 'html' }, 'not_the_api', 200],
     [{ apiKey: 'moved' }, 'http_307', 307],
     [{ apiKey: 'two\nlines' }, 'api_key_unusable', null],
@@ -178,7 +178,7 @@ test('the client throws a permanent error at once, with its code and request id'
   const error = await t.throwsAsync(
     enrich(['1234567893', '123'], optionsOf(client, url)),
   );
-  t.is(error?.message, 'NPI 2 is not 10 digits.');
+  t.is(error?.message, 'NPI 2 is not a string of 10 digits.');
 });
 
 test('a run that was aborted can continue without submitting a batch twice', async (t) => {
@@ -388,7 +388,7 @@ test('the client submits no NPI that could exceed the maxCredits of the run', as
   const personal = { ...optionsOf(client, url), type: 'personal' } as const;
   t.is(await stop(2, { ...personal, stateFile: stateFileOf(t) }), before);
   await t.throwsAsync(enrich(npis, { ...options, maxCredits: Number.NaN }), {
-    message: 'maxCredits is not a number.',
+    message: 'maxCredits must be a number.',
   });
 });
 

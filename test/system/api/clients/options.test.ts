@@ -139,6 +139,18 @@ test('with --json, the client prints a summary, also after an error', async (t) 
   t.regex(error.request_id, /^[\w-]+$/);
 });
 
+test('a run prints no warning that SQLite is experimental, as in Node.js 22', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const folder = await folderWith(t, csvOf(validNpisFrom(64_000, 1)));
+  const warning =
+    "const load=process.getBuiltinModule;process.getBuiltinModule=(id)=>{if(id==='node:sqlite')process.emitWarning('SQLite is experimental');return load(id)}";
+  const nodeOptions = `--import=data:text/javascript,${encodeURIComponent(warning)}`;
+  const { code, stderr } = await run(folder, ENRICH, { client, nodeOptions });
+  t.is(code, 0, stderr);
+  t.notRegex(stderr, /experimental/);
+});
+
 test('--version prints the version, and an old Node.js gets one sentence', async (t) => {
   const { version, engines } = clientPackage;
   t.deepEqual(await run(project, ['--version']), {
