@@ -122,7 +122,9 @@ for (const [width, colorScheme, count] of [
         mimeType: 'text/csv',
         buffer: Buffer.from(file),
       };
-      await page.getByLabel('CSV or Excel file with a column of NPIs').setInputFiles(bytes);
+      await page
+        .getByLabel('CSV or Excel file with a column of NPIs')
+        .setInputFiles(bytes);
       await page.getByRole('button', { name: 'Upload' }).click();
       await page.getByText('Delete this draft').click();
       await checkPage(t, page);
