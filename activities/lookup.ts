@@ -105,11 +105,14 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
     return plan ?? (await end(deps, request, 'settled'));
   }
   if (!hasNpiCheckDigit(request.npi)) return await end(deps, request, 'check_digit');
+  // A request for a suppressed person takes the same steps as one that ends with `KNOWN_MISS`.
+  // Otherwise the time that it takes would reveal the objection.
+  if (open.refusal === 'suppressed') return await planSources(deps, request, true);
   // The workflow plans again after it asked the registry, whose response may refuse the NPI, too.
   if (open.refusal !== null) return await end(deps, request, open.refusal);
   if (registry && !request.registry && open.isRegistryDue)
     return { kind: 'unidentified' };
-  return await planSources(deps, request);
+  return await planSources(deps, request, false);
 }
 
 /**
@@ -128,7 +131,11 @@ async function end(
 }
 
 /** Joins the lookup of the NPI, and decides which of its sources are called, in which order. */
-async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
+async function planSources(
+  deps: LookupDeps,
+  request: ToPlan,
+  isSuppressed: boolean,
+): Promise<LookupPlan> {
   const { db, verifiers, rules, subjects } = deps;
   const { requestId, npi } = request;
   const provider = await readProvider(db, npi);
@@ -140,6 +147,7 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   const subject = { ...about, requestedType };
   subjects.keep(lookupId, subject);
   const { called, skipped } = await chooseVendors(deps, subject, lookup);
+  if (isSuppressed) return await end(deps, request, 'suppressed');
   await recordSkipped(db, requestId, lookupId, skipped);
   const hasKnown = await copyKnown(db, {
     npi,

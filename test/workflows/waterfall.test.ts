@@ -166,6 +166,11 @@ test('customers cannot distinguish rejected NPIs from NPIs without a result', as
   );
   t.is(new Set(shown).size, 1);
   t.like(envelope.data[0], { status: 'not_found', email: null, replayed: false });
+  // A request that ends before its lookup begins is faster, and is never `in-progress`.
+  const [begun] = await stack.db.drizzle.execute<{ joined: boolean }>(sql`
+    select started_at is not null as joined from requests
+     where npi = ${SUPPRESSED} and batch_id = ${json.batch_id}`);
+  t.true(begun?.joined, 'the request of a suppressed person joins a lookup');
 });
 
 test('a stored address that is out of date is checked again before vendors are called', async (t) => {

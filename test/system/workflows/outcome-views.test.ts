@@ -70,10 +70,12 @@ test('views in the Temporal UI list every request without an email, with its rea
     const { json } = await client.bulk({ npis: npis.slice(at, at + 50) });
     batches.push(json);
   }
-  const hanging = npis.findIndex((npi) => vendor.asked(npi, 'submit') > 0);
-  const first = batches[0]?.requests[Math.max(hanging, 0)]?.request_id ?? '';
+  const requests = batches.flatMap((batch) => batch.requests);
+  const hanging = await eventually(
+    async () => requests.find(({ npi }) => vendor.asked(npi, 'submit') > 0) ?? null,
+  );
   await eventually(async () => {
-    const handle = stack.client.workflow.getHandle(first);
+    const handle = stack.client.workflow.getHandle(hanging.request_id);
     return await handle.cancel().then(
       () => true,
       () => null,
