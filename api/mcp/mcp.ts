@@ -108,10 +108,17 @@ function webRequest(request: Request, { publicUrl }: Site) {
   });
 }
 
-/** Returns the message in a body, or undefined if it is not JSON. The SDK then returns the error. */
+/**
+ * Returns the message in a body, or undefined if it is not JSON. The SDK then returns the error. Some
+ * clients send null as the arguments of a tool that needs none, which the SDK would reject.
+ */
 function parsed(body: Buffer): unknown {
+  const isMissing = (name: string, value: unknown) =>
+    name === 'arguments' && value === null;
   try {
-    return JSON.parse(body.toString('utf8'));
+    return JSON.parse(body.toString('utf8'), (name, value) =>
+      isMissing(name, value) ? undefined : value,
+    );
   } catch {
     return undefined;
   }
@@ -136,8 +143,9 @@ async function shown(
 ): Promise<ResponseObject> {
   const type = response.headers.get('content-type') ?? '';
   if (!type.startsWith('text/event-stream')) {
-    const sent = h.response(await response.text()).code(response.status);
-    return type === '' ? sent : sent.type(type);
+    const text = await response.text();
+    if (text === '') return h.response().code(response.status);
+    return h.response(text).code(response.status).type(type);
   }
   // Compression would hold events back.
   request.info.acceptEncoding = 'identity';

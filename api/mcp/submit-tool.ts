@@ -60,7 +60,7 @@ function tooExpensive(
   { type, max_credits }: SubmitArguments,
 ): ToolFault {
   return new ToolFault(
-    `${count} NPIs with type ${type} may cost up to ${mayCost} credits, but max_credits is ${max_credits}. ` +
+    `max_credits is ${max_credits}, but the list can cost ${mayCost} (NPIs: ${count}, type: ${type}). ` +
       `Nothing was submitted, and nothing is held. Ask the user, then set max_credits to ${mayCost}, or submit fewer NPIs.`,
   );
 }
@@ -120,5 +120,6 @@ function nextStep(
   if (missing > 0) {
     return `${missing} NPIs were not submitted. ${reason} Then call submit_npis again with the same arguments: it submits only what is missing.`;
   }
-  return `Call get_results with up to ${MAX_BATCHES} of the ${batchIds.length} batch_ids at a time, until each is completed.`;
+  const some = batchIds.length > MAX_BATCHES ? `${MAX_BATCHES} of the` : 'the';
+  return `Call get_results with ${some} batch_ids, until each is completed.`;
 }

@@ -136,7 +136,7 @@ test('a list that could cost more than max_credits is refused before it holds an
   const { fail, use } = await connect(t, organization.apiKey);
   const npis = validNpisFrom(0, 70);
   const text = await fail('submit_npis', { npis, type: 'personal', max_credits: 209 });
-  t.regex(text, /70 NPIs .* up to 210 credits, but max_credits is 209/);
+  t.regex(text, /max_credits is 209, but the list can cost 210 \(NPIs: 70, /);
   t.regex(text, /set max_credits to 210/);
   t.like(await organization.credits(), { balance: 1000, used: 0 });
   t.deepEqual(await use('list_batches'), { batches: [] });
@@ -209,7 +209,7 @@ test('null and empty texts count as missing arguments', async (t) => {
   const { use, fail } = await connect(t, apiKey);
   t.deepEqual(await use('list_batches', { status: null, npi: '' }), { batches: [] });
   const args = { npis: [FOUND], max_credits: 1, type: '', attempt: null };
-  t.like(await use('submit_npis', args), { status: 'completed' });
+  t.like(await use('submit_npis', args), { submitted: 1 });
   t.regex(
     await fail('submit_npis', { npis: null, max_credits: '' }),
     /"npis" is required/,
@@ -307,6 +307,37 @@ test('a client that asks for progress gets notifications', async (t) => {
   }
 });
 
+test('calls that wait leave room for the submits of their organization', async (t) => {
+  const organization = await idle.organization(1000);
+  const { json } = await organization.bulk({ npis: validNpisFrom(0, 1) });
+  const leaving = new AbortController();
+  const message = {
+    jsonrpc: '2.0',
+    id: 1,
+    method: 'tools/call',
+    params: { name: 'get_results', arguments: { batch_ids: [json.batch_id] } },
+  };
+  const wait = () =>
+    fetch(`${idle.baseUrl}/mcp`, {
+      method: 'POST',
+      body: JSON.stringify(message),
+      signal: leaving.signal,
+      headers: {
+        authorization: `Bearer ${organization.apiKey}`,
+        accept: 'application/json, text/event-stream',
+        'content-type': 'application/json',
+      },
+    });
+  // At most 100 submits of an organization can wait. The stream of a response begins with the call.
+  for (let round = 0; round < 2; round += 1) {
+    const responses = await Promise.all(Array.from({ length: 60 }, wait));
+    t.true(responses.every((response) => response.status === 200));
+  }
+  const { status } = await organization.single({ npi: NOT_FOUND });
+  t.is(status, 202);
+  leaving.abort();
+});
+
 test('if the server stops during a wait, the result says how to go on', async (t) => {
   const api = await startApi();
   t.teardown(api.stop);
@@ -365,6 +396,8 @@ test('the server refuses requests that are not for it', async (t) => {
     t.is(response.headers.get('cache-control'), 'no-store');
     t.truthy(response.headers.get('x-request-id'));
     t.is(response.headers.get('access-control-allow-origin'), null);
+    // Compression would hold events back.
+    t.is(response.headers.get('content-encoding'), null);
     if (status === 405) t.is(response.headers.get('allow'), 'POST');
   }
 });
