@@ -55,6 +55,8 @@ export async function listed<T>(request: Request, path: string): Promise<Listed<
   for (const name of FILTERS) if (query[name]) search.set(name, query[name]);
   if (query.since) search.set('since', startOf(query.since));
   if (query.until) search.set('until', endOf(query.until));
+  if (query.since && query.until && query.until < query.since)
+    return { query, body: null, problems: { period: 'backward' }, older: null };
   try {
     const { body } = await callApi<NonNullable<Listed<T>['body']>>(
       request,

@@ -366,7 +366,7 @@ export function idsOf(request: Request): Ids {
  * because ignoring a misspelled filter would show more than was requested.
  * @throws {ApiError} 422 with every problem at once
  */
-export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids & T {
+export function listedBy<T extends object>(request: Request, query: Joi.ObjectSchema<T>): Ids & T {
   // A parameter that is given twice becomes `a,b`, which no schema accepts.
   const given = Object.entries(request.query).map(([name, value]) => [
     name,
@@ -374,6 +374,7 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   ]);
   const { value, problems } = check('query', query.unknown(), Object.fromEntries(given));
   const all = [...idProblems(request), ...problems];
+  if (isBackward(value)) all.push(problemAt(['query', 'until'], 'period backward'));
   const names = namesOf(query) ?? [];
   // Reports only the first unknown parameter, because there may be thousands.
   const stray = Object.keys(request.query).find((name) => !names.includes(name));
@@ -382,6 +383,12 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   }
   if (all.length > 0) throw invalid(all);
   return { ...(request.params as Ids), ...value };
+}
+
+/** Returns true if a period ends before it begins. It would be empty, and look like no usage. */
+function isBackward(query: object): boolean {
+  const { since, until } = query as Partial<Period>;
+  return since instanceof Date && until instanceof Date && until < since;
 }
 
 function idProblems({ params }: Request): Problem[] {

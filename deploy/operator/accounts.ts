@@ -30,13 +30,13 @@ import {
   change,
   countedSince,
   dryRun,
+  endsBefore,
   integer,
   label,
   lists,
   OF_ORG,
   ORG,
   parser,
-  pastMoment,
 } from './arguments.ts';
 import { addClosingCommands } from './closing.ts';
 import { fields, leading, type Report, type Run, shown, table } from './print.ts';
@@ -171,17 +171,13 @@ interface UsageOptions {
 
 /** Adds the command `usage`. Invoices are based on its numbers. */
 function addUsageCommand(program: Command, run: Run): void {
-  program
+  const usage = program
     .command('usage')
     .description(
       'count the requests (by outcome and type) and credits of each organization',
     )
-    .addOption(countedSince())
-    .option(
-      '--until <WHEN>',
-      'count up to this time, exclusive (default: now)',
-      pastMoment,
-    )
+    .addOption(countedSince());
+  endsBefore(usage, 'count up to this time, exclusive')
     .option(...OF_ORG)
     .action((options: UsageOptions) => run((db) => reportUsage(db, options)));
 }

@@ -293,6 +293,22 @@ export const pastMoment = parser(
   },
 );
 
+/**
+ * Adds `--until` to a command that has `--since`. A period that ends before it begins is wrong usage,
+ * because its result would look as if nothing had happened.
+ */
+export function endsBefore(command: Command, description: string): Command {
+  return command
+    .option('--until <WHEN>', `${description} (default: now)`, pastMoment)
+    .hook('preAction', () => {
+      const { since, until } = command.opts<{ since?: Date; until?: Date }>();
+      if (since === undefined || until === undefined || since <= until) return;
+      command.error(
+        `error: --until is before --since, which is ${since.toISOString()}. Swap them, or give an earlier --since.`,
+      );
+    });
+}
+
 /** Returns the option for the beginning of the period that a command counts. */
 export function countedSince(): Option {
   return new Option(

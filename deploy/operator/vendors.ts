@@ -8,6 +8,7 @@ import {
   change,
   countedSince,
   dryRun,
+  endsBefore,
   label,
   NPI,
   parser,
@@ -50,16 +51,12 @@ function addForgetCommand(lookups: Command, run: Run): void {
     'forget',
     'discard vendor results of one NPI, or (with --since) wrong rejections, so that vendors are called again',
   );
+  endsBefore(forget, 'only rejections before this time');
   forget
     .argument('[NPI]', '10 digits', npi)
     .option(
       '--since <WHEN>',
       'discard rejections by our checks since this time, such as 24h (ago)',
-      pastMoment,
-    )
-    .option(
-      '--until <WHEN>',
-      'only rejections before this time (default: now)',
       pastMoment,
     )
     .addOption(

@@ -238,6 +238,18 @@ test('all wrong parameters of the batch list or credit ledger are reported toget
       ['query', 'status', 'literal_error'],
     ]);
   }
+  const backward = 'since=2026-01-07T00:00:00Z&until=2026-01-05T00:00:00Z';
+  for (const path of [
+    `${BATCHES}?${backward}`,
+    `/api/v1/deliveries?${backward}`,
+    `${LEDGER}?${backward}`,
+    `${LEDGER}?${backward}&format=csv`,
+    `/api/v1/usage?${backward}`,
+    `/api/v1/usage?${backward}&format=csv`,
+  ])
+    t.deepEqual(await problemsOf(path), [['query', 'until', 'period_backward']], path);
+  const future = '/api/v1/usage?since=2100-01-01T00:00:00Z';
+  t.deepEqual(await problemsOf(future), [['query', 'since', 'period_backward']]);
   for (const wrong of [
     '',
     'yesterday',

@@ -675,6 +675,9 @@ test('wrong usage has exit code 2, and the error says how to get help', async (t
     ['keys', 'issue', 'org_x', ...WHY],
     ['keys', 'rotate', 'key_x', '--overlap', 'soon', ...WHY],
     ['credits', 'ledger', 'org_x', '--limit', '0'],
+    ['usage', '--since', '1d', '--until', '2d'],
+    ['usage', '--until', '31d'],
+    ['lookups', 'forget', '--since', '1h', '--until', '2h', ...WHY],
     ['org', 'create', 'two\nlines', ...WHY],
   ]) {
     const { code, stdout, stderr } = await operator(...args);

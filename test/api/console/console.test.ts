@@ -388,6 +388,11 @@ test('the page of webhooks shows deliveries of all batches, with filters', async
   const wrong = await visitor.get('/console/deliveries?since=2026-02-30');
   t.is(wrong.status, 422);
   t.regex(wrong.text, /id="since-problem" class="problem" role="alert">Enter a day/);
+  for (const path of ['/console/deliveries', '/console/batches']) {
+    const backward = await visitor.get(`${path}?since=2026-02-02&until=2026-02-01`);
+    t.is(backward.status, 422);
+    t.regex(backward.text, /role="alert">The last day is before the first\. Swap them\./);
+  }
   t.is((await visitor.get('/console/deliveries?cursor=x')).status, 422);
 });
 
