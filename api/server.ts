@@ -28,6 +28,7 @@ import {
   type Sample,
 } from './http/overload.ts';
 import { createQueues, type Place } from './http/turn-queue.ts';
+import { unknownPath } from './http/unknown-path.ts';
 import { idsIn } from './http/validation.ts';
 import { registerMcp } from './mcp/mcp.ts';
 import { type ApiError, PRIVATE, problem, registerErrors } from './problems.ts';
@@ -225,8 +226,8 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     method: '*',
     path: '/{any*}',
     options: open,
-    handler: () => {
-      throw problem('not_found');
+    handler: ({ path }) => {
+      throw unknownPath(path);
     },
   });
 }
@@ -246,7 +247,7 @@ const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw problem('bad_request');
-  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw problem('not_found');
+  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw unknownPath(request.path);
   try {
     decodeURIComponent(request.path);
   } catch {

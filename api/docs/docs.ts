@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import type { Lifecycle, Server } from '@hapi/hapi';
-import { problem } from '../problems.ts';
+import { unknownPath } from '../http/unknown-path.ts';
 import { published } from '../routes/service.ts';
 import type { Site } from '../site.ts';
 import { clientPackage } from './client-package.ts';
@@ -91,7 +91,7 @@ function serveMissing(server: Server, entries: readonly Entry[]): void {
     options: { auth: false },
     handler: (request, h) => {
       const accepted = String(request.headers.accept);
-      if (!accepted.includes('text/html')) throw problem('not_found');
+      if (!accepted.includes('text/html')) throw unknownPath(request.path);
       // A cached copy could go to a program that expects JSON, or hide a page that a later release
       // adds.
       const page = file(request, h).code(404).header('cache-control', 'no-store');

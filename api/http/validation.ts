@@ -366,7 +366,10 @@ export function idsOf(request: Request): Ids {
  * because ignoring a misspelled filter would show more than was requested.
  * @throws {ApiError} 422 with every problem at once
  */
-export function listedBy<T extends object>(request: Request, query: Joi.ObjectSchema<T>): Ids & T {
+export function listedBy<T extends object>(
+  request: Request,
+  query: Joi.ObjectSchema<T>,
+): Ids & T {
   // A parameter that is given twice becomes `a,b`, which no schema accepts.
   const given = Object.entries(request.query).map(([name, value]) => [
     name,
@@ -395,13 +398,18 @@ function idProblems({ params }: Request): Problem[] {
   return Object.entries(params as Ids).flatMap(([name, id]) => {
     const prefix = PREFIXES[name];
     if (!prefix || isId(prefix, id)) return [];
-    const other = Object.keys(PREFIXES).find((one) => isId(PREFIXES[one] ?? prefix, id));
+    const other = idNameOf(id);
     let advice = `Send the complete ${name}, as a response contains it`;
     if (other)
       advice = `This is a ${other}. Send a ${name}, which begins with '${prefix}_'`;
     const msg = `String should match pattern '${idPattern(prefix)}'. ${advice}`;
     return [{ loc: ['path', name], msg, type: 'string_pattern_mismatch' }];
   });
+}
+
+/** Returns the name of the parameter that an id belongs to, or undefined if it is not an id. */
+export function idNameOf(id: string): string | undefined {
+  return Object.entries(PREFIXES).find(([, prefix]) => isId(prefix, id))?.[0];
 }
 
 /**

@@ -197,7 +197,7 @@ test('a trailing slash is ignored, and a 404 links to the documentation', async 
     t.deepEqual([closed.status, closed.text], [200, plain.text], path);
   }
   isProblem(t, await send('GET', '/api/v1/email/'), 405, 'method_not_allowed');
-  for (const path of ['/api/v1/', '/nowhere/', '/%zz/', '/api/v1/credits//']) {
+  for (const path of ['/api/v1/', '/nowhere/', '/%zz/', '/healthz/x']) {
     const reply = await send('GET', path);
     isProblem(t, reply, 404, 'not_found');
     t.regex(
@@ -356,6 +356,33 @@ test('a path that does not exist gets a 404, with and without a key', async (t) 
         isProblem(t, await send(method, path, headers), 404, 'not_found');
       }
     }
+  }
+});
+
+test('the 404 for an unknown path names the path that was probably meant', async (t) => {
+  const [batch, request, delivery] = [newId('bat'), newId('req'), newId('msg')];
+  for (const [path, meant] of [
+    [`/api/v1/batches/${batch}`, `GET /api/v1/batch/${batch}`],
+    [`/batch/${batch}`, `GET /api/v1/batch/${batch}`],
+    [`/api/v1/jobs/${batch}`, `GET /api/v1/batch/${batch}`],
+    [`/api/v1/emails/${request}`, `GET /api/v1/email/${request}`],
+    [`/api/v1/requests/${request}?x=1`, `GET /api/v1/email/${request}`],
+    [`/api/v1/batches/${batch}/delivery`, `GET /api/v1/batch/${batch}/deliveries`],
+    [
+      `/api/v1/batches/${batch}/deliveries/${delivery}/resend`,
+      `POST /api/v1/batch/${batch}/deliveries/${delivery}/resend`,
+    ],
+    [`/api/v1/deliveries/${delivery}`, null],
+    ['/api/v1/batch', 'GET /api/v1/batches'],
+    ['/api/v1/emails', 'POST /api/v1/email'],
+    ['/v1/emails/bulk', 'POST /api/v1/email/bulk'],
+    ['/api/v2/credit', 'GET /api/v1/credits'],
+    ['/API/V1/CREDITS', 'GET /api/v1/credits'],
+    ['/api/v1/batches/bat_x', null],
+  ] as const) {
+    const { text } = await send('GET', path);
+    const [, shown] = /Did you mean (.*)\? The documentation/.exec(text) ?? [];
+    t.is(shown ?? null, meant, path);
   }
 });
 

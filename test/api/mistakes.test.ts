@@ -161,7 +161,7 @@ for (const [title, body, headers, status, advice] of BODIES) {
 
 /** Requests without a body. */
 const PATHS: readonly (readonly [string, number, RegExp])[] = [
-  ['GET /v1/email', 404, /Use \/api\/v1\/email,/],
+  ['GET /v1/email', 404, /Did you mean POST \/api\/v1\/email\?/],
   ['POST /api/v1/emails', 404, /documentation is at \/docs/],
   ['GET /api/email/bulk', 404, /\/api\/v1\/email\/bulk/],
   ['GET /api/v1/credit', 404, /\/api\/v1\/credits/],
