@@ -5,6 +5,9 @@ import { toDatabaseError } from './errors.ts';
 /** PostgreSQL ends a cursor whose rows are not used within this time. */
 const CURSOR_IDLE_MS = 60_000;
 
+/** Carries an error of `work` out of the transaction. Its `code` is not one of PostgreSQL's. */
+class WorkFailed extends Error {}
+
 /**
  * Reads a long result through a cursor in PostgreSQL, `size` rows at a time, and waits for `work`
  * before it fetches more. It keeps a connection until its end, so callers limit how many of these
@@ -33,14 +36,16 @@ export async function readByCursor<Row>(
         await run(tx)`declare result no scroll cursor for ${statement}`;
         for (let isOver = false; !isOver; ) {
           const rows = await run<Row>(tx)`${fetch}`;
-          await work(rows);
+          await work(rows).catch((cause) => {
+            throw new WorkFailed('', { cause });
+          });
           isOver = rows.length < size;
         }
       },
       { accessMode: 'read only' },
     );
   } catch (error) {
-    throw toDatabaseError(error);
+    throw error instanceof WorkFailed ? error.cause : toDatabaseError(error);
   } finally {
     pool.asked -= 1;
   }
