@@ -52,19 +52,23 @@ function* notesAbout(file: string, { encoding }: Text): Generator<string> {
 
 /**
  * Returns the delimiter with which most rows have an NPI. If several have as many, it is the one
- * that splits most rows into the same number of cells. One line is not enough for this choice: it
- * can be a title, or can have column names such as `name, first`.
+ * with which the quotes are right for longest, and then the one that splits most rows into the same
+ * number of cells. One line is not enough for this choice: it can be a title, or can have column
+ * names such as `name, first`.
  * @param named the delimiter that the first line of the file names
  */
 function delimiterOf(text: string, named: string | undefined): string {
   const start = text.slice(0, MAX_SEARCHED);
   const candidates = named === undefined ? DELIMITERS : [named, ...DELIMITERS];
   const scores = candidates.map((delimiter) => {
+    const { length } = attempt(start, { delimiter });
     const { rows } = attempt(start, { delimiter, relax_quotes: true });
     const withNpi = rows.filter(({ cells }) => cells.some(isNpi)).length;
-    return { delimiter, withNpi, regular: countRegular(rows) };
+    return { delimiter, withNpi, length, regular: countRegular(rows) };
   });
-  scores.sort((a, b) => b.withNpi - a.withNpi || b.regular - a.regular);
+  scores.sort(
+    (a, b) => b.withNpi - a.withNpi || b.length - a.length || b.regular - a.regular,
+  );
   return scores[0]?.delimiter ?? ',';
 }
 
@@ -165,6 +169,8 @@ interface Attempt {
   /** True if the parser stopped at an error in the row that begins in `nextLine`. */
   readonly isBroken: boolean;
   readonly nextLine: number;
+  /** The number of bytes of all rows. */
+  readonly length: number;
 }
 
 /** Parses once. We count lines, because the parser counts CR LF inside quotes as two. */
@@ -187,8 +193,8 @@ function attempt(text: string, options: Options): Attempt {
       relax_column_count: true,
       on_record: add,
     });
-    return { rows, isBroken: false, nextLine };
+    return { rows, isBroken: false, nextLine, length: start };
   } catch {
-    return { rows, isBroken: true, nextLine };
+    return { rows, isBroken: true, nextLine, length: start };
   }
 }

@@ -12,6 +12,9 @@ import { UsageError } from './usage-error.ts';
  * stops at the size that the ZIP file declares for each part.
  */
 const MAX_UNPACKED_BYTES = 50_000_000;
+/** The most sheets, and characters of a name, because a page lists them. Excel allows 31 characters. */
+const MAX_SHEETS = 200;
+const MAX_NAME = 255;
 
 /** The result is CSV that Excel reads: UTF-8 with a mark, and lines that end with CR LF. */
 const FORM: Form = {
@@ -48,6 +51,12 @@ export async function readWorkbook(
   checkSize(file, bytes);
   const sheets = await readable(file, sheetsIn(bytes));
   const names = sheets.map(({ name }) => name);
+  if (names.length > MAX_SHEETS) {
+    throw new UsageError(
+      `${file} has ${names.length} sheets. Copy the one with the NPIs into a new workbook.`,
+    );
+  }
+  if (names.some((name) => name.length > MAX_NAME)) throw unreadable(file);
   let found: Read | null = null;
   for (const name of candidatesOf(file, sheets, wanted)) {
     const rows = await readable(file, rowsOf(bytes, name, maxRows));

@@ -1,5 +1,7 @@
 import test from 'ava';
+import fc from 'fast-check';
 import { inspect } from '../../../api/console/file-reader.ts';
+import { readNpi } from '../../../api/files/cell.ts';
 import { type Cell, workbookOf, zipOf } from '../../support/workbook.ts';
 
 // Reads files as people have them, which are rarely a table that begins with its column names. In each
@@ -171,7 +173,7 @@ const CSV: Readonly<Record<string, Case>> = {
     header: ['name', 'npi', 'city'],
   },
   'a mistyped NPI left of the NPI of somebody else': {
-    content: `npi,name\n2000000011,x,${B}\n,y,${C}\n${D},z\n`,
+    content: `npi,name\n2000000011,${B},x\n,${C},y\n${D},z\n`,
     npis: [D],
     unused: { 2: MISTYPED, 3: 'no NPI' },
   },
@@ -598,6 +600,15 @@ const XLSX: Readonly<Record<string, Case>> = {
     npis: [A],
     says: [guessed(1, 'Row')],
   },
+  'more sheets than a page can list': {
+    content: () =>
+      workbookOf(Array.from({ length: 201 }, (_, n) => ({ ...VISIBLE, name: `S${n}` }))),
+    problem: /^f has 201 sheets\. Copy the one with the NPIs into a new workbook\.$/,
+  },
+  'a sheet with a name like a book': {
+    content: () => workbookOf([{ ...VISIBLE, name: 'x'.repeat(256) }]),
+    problem: UNREADABLE,
+  },
   'no sheets': {
     content: () => workbookOf([]),
     problem: /^f has no rows\.$/,
@@ -677,3 +688,37 @@ for (const [kind, cases] of Object.entries({ CSV, xlsx: XLSX })) {
     });
   }
 }
+
+/** A text that a spreadsheet may have, with everything that a reader of CSV could take for more. */
+const text = fc.string({
+  unit: fc.constantFrom('a', 'B', '7', ' ', ',', ';', '|', '\t', '"', '\n', '\u00e9'),
+  maxLength: 8,
+});
+
+test('each row of a random table is looked up, or named as not used', async (t) => {
+  const npi = fc.constantFrom(A, B, C, D, '2000000011', '', 'n/a', `${A}.0`);
+  const form = fc.record({
+    rows: fc.array(fc.tuple(text, npi, text), { minLength: 1, maxLength: 20 }),
+    titles: fc.array(fc.constantFrom('Q3 list', 'Exported 2026-11-30'), { maxLength: 3 }),
+    delimiter: fc.constantFrom(',', ';', '\t', '|'),
+    end: fc.constantFrom('\n', '\r\n'),
+  });
+  const reads = async ({ rows, titles, delimiter, end }: Values<typeof form>) => {
+    const quoted = (cell: string) => `"${cell.replaceAll('"', '""')}"`;
+    const table = [['who', 'npi', 'note'], ...rows].map((row) =>
+      row.map(quoted).join(delimiter),
+    );
+    const content = Buffer.from([...titles, ...table].join(end));
+    const file = { fileName: 'f', content };
+    const draft = await inspect({ file, sheet: null, column: null });
+    if (draft.kind === 'unusable') return t.fail(draft.problem);
+    const kept = rows.filter((row) => row.some((cell) => cell.trim() !== ''));
+    const npis = kept.flatMap((row) => readNpi(row[1]).npi ?? []);
+    t.deepEqual(draft.npis, [...new Set(npis)]);
+    t.is(draft.rows, kept.length);
+    t.is(draft.rows, npis.length + draft.unusable.length);
+  };
+  await fc.assert(fc.asyncProperty(form, reads), { numRuns: 200 });
+});
+
+type Values<T> = T extends fc.Arbitrary<infer V> ? V : never;
