@@ -15,7 +15,8 @@ earlier result. Then rows with an email stay, and the others are looked up.
   --column NAME     the column with the NPIs, or its number (default: guessed)
   --type TYPE       any (default), professional, or personal
   --max-credits N   submits nothing that could cost more than N credits
-  --dry-run         prints the maximum cost and submits nothing
+  --dry-run         prints the maximum cost and submits nothing. With an API key,
+                    it asks the service, which is free
   --json            prints a summary as JSON, also after an error
   --url URL         the address of the service (default: NPI_EMAIL_URL)
   --key-file FILE   a file with the API key (default: NPI_EMAIL_API_KEY)
@@ -98,6 +99,11 @@ export function parseArguments(args: readonly string[]): Arguments | 'help' | 'v
   }
   const maxCredits = Number(maximum);
   return { file, out, force, column, type, maxCredits, isDryRun, isJson, url, keyFile };
+}
+
+/** Returns true if there is an API key in the arguments or the environment. */
+export function hasKey({ keyFile }: Arguments): boolean {
+  return Boolean(keyFile ?? process.env.NPI_EMAIL_API_KEY);
 }
 
 /**

@@ -3,17 +3,22 @@ import {
   type Arguments,
   connectionOf,
   HELP,
+  hasKey,
   parseArguments,
   STANDARD,
 } from './arguments.ts';
 import { readContacts } from './contacts.ts';
 import {
+  type Checked,
+  type CheckResult,
+  EnrichmentClient,
   EnrichmentError,
   enrich,
   isShortage,
   type Options,
   PRICES,
   type Progress,
+  type RequestedType,
   type Result,
 } from './index.ts';
 import packageJson from './package.json' with { type: 'json' };
@@ -23,6 +28,8 @@ import { checkOutput, writeResults } from './results.ts';
 import type { Contacts } from './table.ts';
 import { UsageError } from './usage-error.ts';
 
+type Counts = Record<CheckResult, number>;
+
 /** The output of `--json`. An error leaves out what is not known yet. */
 interface Summary {
   exit_code: number;
@@ -31,6 +38,8 @@ interface Summary {
   /** Number of different NPIs to look up. */
   npis?: number;
   max_credits?: number;
+  /** The number of NPIs by the result of the free check. */
+  check?: Counts;
   unusable_rows?: { line: number; cell: string; problem: string }[];
   completed?: number;
   not_found?: number;
@@ -66,7 +75,8 @@ async function start(args: readonly string[], summary: Summary): Promise<void> {
   }
   const { file, out, isDryRun, isJson, type, maxCredits } = given;
   if (out) await checkOutput(given);
-  const connection = isDryRun ? null : await connectionOf(given);
+  const isOffline = isDryRun && !hasKey(given);
+  const connection = isOffline ? null : await connectionOf(given);
   const contacts = await readContacts(file, given.column);
   describe(contacts, summary);
   const npis = npisOf(contacts);
@@ -75,11 +85,35 @@ async function start(args: readonly string[], summary: Summary): Promise<void> {
   }
   summary.npis = new Set(npis).size;
   summary.max_credits = summary.npis * PRICES[type];
-  if (connection) {
+  if (connection && !isDryRun) {
     await run(contacts, given, { ...connection, type, maxCredits }, summary);
-  } else if (!isJson) {
-    printCost(contacts, summary.npis, PRICES[type]);
+    return;
   }
+  if (connection) {
+    const client = new EnrichmentClient(connection);
+    const { data, max_credits } = await client.checkNpis(npis);
+    summary.max_credits = max_credits[type];
+    summary.check = countResults(data, type);
+  }
+  if (!isJson) {
+    printCost(contacts, summary, PRICES[type]);
+  }
+}
+
+/** Counts the NPIs by what a submit with this requested type would lead to. */
+function countResults(data: readonly Checked[], type: RequestedType): Counts {
+  const counts: Counts = {
+    lookup: 0,
+    free_repeat: 0,
+    not_an_npi: 0,
+    organization: 0,
+    deactivated: 0,
+  };
+  for (const { result, free_types } of data) {
+    const isPaid = result === 'free_repeat' && !free_types.includes(type);
+    counts[isPaid ? 'lookup' : result] += 1;
+  }
+  return counts;
 }
 
 /** Prints how the file was read, and the rows that can't be used. */
@@ -116,13 +150,25 @@ function nothingToDo(file: string, { rows }: Contacts): UsageError {
   return new UsageError(`${file} has no NPI that can be used.`);
 }
 
-function printCost(contacts: Contacts, npis: number, price: number): void {
-  const { rows } = contacts;
+function printCost(
+  { rows }: Contacts,
+  { npis = 0, max_credits = 0, check }: Summary,
+  price: number,
+): void {
   const unusable = rows.filter(({ npi }) => npi === null).length;
   console.log(
     `${count(rows.length, 'row')}, ${unusable} without a usable NPI: ${count(npis, 'different NPI')} to look up.`,
   );
-  console.log(`At most ${count(npis * price, 'credit')}: ${price} for each email found.`);
+  if (check) {
+    const { lookup, free_repeat, not_an_npi, organization, deactivated } = check;
+    const free = `${count(free_repeat, 'free repeat')}, ${count(organization, 'organization')}`;
+    const others = `${deactivated} deactivated, ${not_an_npi} not NPIs`;
+    console.log(`${count(lookup, 'lookup')}, ${free}, ${others}.`);
+  }
+  console.log(`At most ${count(max_credits, 'credit')}: ${price} for each email found.`);
+  if (!check) {
+    console.log('With an API key, this also leaves out free repeats and retired NPIs.');
+  }
 }
 
 /**

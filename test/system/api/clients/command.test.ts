@@ -98,7 +98,7 @@ test('an address that a spreadsheet would run as a formula is escaped in the res
   t.deepEqual(await emailsOf(folder), ["'=cmd@practice.example"]);
 });
 
-test('with --dry-run, the client sends no request and prints the maximum cost', async (t) => {
+test('with --dry-run and no key, the client sends no request and prints the maximum', async (t) => {
   const folder = await folderWith(
     t,
     csvOf([...validNpisFrom(0, 3), ...validNpisFrom(0, 2), 'none']),
@@ -113,8 +113,32 @@ test('with --dry-run, the client sends no request and prints the maximum cost', 
   t.is(code, 0);
   t.is(
     stdout,
-    '6 rows, 1 without a usable NPI: 3 different NPIs to look up.\nAt most 9 credits: 3 for each email found.\n',
+    '6 rows, 1 without a usable NPI: 3 different NPIs to look up.\nAt most 9 credits: 3 for each email found.\nWith an API key, this also leaves out free repeats and retired NPIs.\n',
   );
+});
+
+test('with --dry-run and a key, the client asks the service for the real maximum', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const [found = '', other = ''] = validNpisFrom(70_000, 2);
+  const folder = await folderWith(t, csvOf([found]));
+  t.is((await run(folder, ENRICH, { client })).code, 0);
+  await writeFile(join(folder, 'more.csv'), csvOf([found, other, '12']));
+  const { credits } = client;
+  const before = await credits();
+  const dry = (...args: string[]) =>
+    run(folder, ['enrich', 'more.csv', '--dry-run', ...args], { client });
+  t.is(
+    (await dry()).stdout,
+    '3 rows, 1 without a usable NPI: 2 different NPIs to look up.\n1 lookup, 1 free repeat, 0 organizations, 0 deactivated, 0 not NPIs.\nAt most 1 credit: 1 for each email found.\n',
+  );
+  const { max_credits, check } = JSON.parse((await dry('--json')).stdout);
+  t.is(max_credits, 1);
+  t.like(check, { lookup: 1, free_repeat: 1 });
+  const personal = JSON.parse((await dry('--json', '--type', 'personal')).stdout);
+  t.is(personal.max_credits, 6);
+  t.like(personal.check, { lookup: 2, free_repeat: 0 });
+  t.deepEqual(await credits(), before);
 });
 
 test('with wrong options, the client exits with 2 and sends no request', async (t) => {
