@@ -4,6 +4,12 @@ export interface Site {
   readonly publicUrl: string;
   /** The email address or https URL of support. */
   readonly support: string;
+  /** The URL of the operator's privacy policy, which also says how to object. */
+  readonly privacyUrl?: string | null;
+  /** The companies that get personal data, such as `Hunter, ZeroBounce, AWS (us-east-1)`. */
+  readonly subprocessors?: string | null;
+  /** The URL of the page that shows incidents. */
+  readonly statusUrl?: string | null;
 }
 
 /**
@@ -23,4 +29,29 @@ export function isEmail(support: string): boolean {
 /** Returns the target of a link to support. */
 export function supportLink({ support }: Site): string {
   return isEmail(support) ? `mailto:${support}` : support;
+}
+
+/**
+ * Returns the paragraphs of `data.md` that the operator decides, by what stands for them in the
+ * page. A paragraph whose setting is missing says so.
+ */
+export function operatorFacts(site: Site): Readonly<Record<string, string>> {
+  const { privacyUrl, subprocessors, statusUrl } = site;
+  let privacy = `We have published no privacy policy. To object, write to ${SUPPORT}.`;
+  if (privacyUrl) {
+    privacy = `Our privacy policy is at <${privacyUrl}>. It says how to object.`;
+  }
+  let others = `We have published no list. Ask ${SUPPORT} for it.`;
+  if (subprocessors) {
+    others = `These companies get personal data from us: ${subprocessors}.`;
+  }
+  let status = `We have no status page. Ask ${SUPPORT} about an incident.`;
+  if (statusUrl) {
+    status = `Our status page is <${statusUrl}>.`;
+  }
+  return {
+    '{privacy}': privacy,
+    '{subprocessors}': others,
+    '{status}': status,
+  };
 }

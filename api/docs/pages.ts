@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { EXAMPLE_URL, type Site, SUPPORT } from '../site.ts';
+import { EXAMPLE_URL, operatorFacts, type Site, SUPPORT } from '../site.ts';
 import { withParts } from './tables.ts';
 
 /** A page of the documentation. */
@@ -26,6 +26,7 @@ const NAMES = [
   'console',
   'clients',
   'python',
+  'data',
   'changelog',
 ];
 
@@ -38,12 +39,15 @@ const FILES: Readonly<Record<string, string>> = {
 };
 
 /** Reads all pages, and fills in the rendered parts, the URL of the service, and its support. */
-export function readPages({ publicUrl, support }: Site): readonly Page[] {
+export function readPages(site: Site): readonly Page[] {
+  const { publicUrl, support } = site;
   return NAMES.map((name) => {
     const file = new URL(FILES[name] ?? `${name}.md`, import.meta.url);
-    const markdown = withParts(readFileSync(file, 'utf8'))
-      .replaceAll(EXAMPLE_URL, publicUrl)
-      .replaceAll(SUPPORT, support);
+    let markdown = withParts(readFileSync(file, 'utf8'));
+    for (const [part, text] of Object.entries(operatorFacts(site))) {
+      markdown = markdown.replace(part, () => text);
+    }
+    markdown = markdown.replaceAll(EXAMPLE_URL, publicUrl).replaceAll(SUPPORT, support);
     const [title = '', summary = ''] = markdown.split('\n\n');
     return {
       name,

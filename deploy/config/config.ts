@@ -225,6 +225,10 @@ const API_SETTINGS = {
   publicUrl: ['PUBLIC_URL', publicUrl().required()],
   /** The email address or https URL at which customers get help. */
   support: ['SUPPORT_EMAIL', emailOrUrl().required()],
+  /** What the page `data.md` says about the operator. Null: the page says that it is missing. */
+  privacyUrl: ['PRIVACY_URL', orNull(confidentialUrl())],
+  subprocessors: ['SUBPROCESSORS', orNull(Joi.string().max(2000))],
+  statusUrl: ['STATUS_URL', orNull(confidentialUrl())],
 } as const satisfies Table;
 
 /** The configuration of the API. */
@@ -236,9 +240,9 @@ export interface ApiConfig extends Config, Settings<typeof API_SETTINGS> {}
  */
 export function loadApiConfig(environment: NodeJS.ProcessEnv = process.env): ApiConfig {
   // Reads all settings together, so that an error names the problems of all of them.
-  const all = read({ ...ACCESS_SETTINGS, ...SETTINGS, ...API_SETTINGS }, environment);
-  const { publicUrl, support } = all;
-  return Object.freeze({ ...loadConfig(environment), publicUrl, support });
+  read({ ...ACCESS_SETTINGS, ...SETTINGS, ...API_SETTINGS }, environment);
+  const site = read(API_SETTINGS, environment);
+  return Object.freeze({ ...loadConfig(environment), ...site });
 }
 
 /** The settings of the operator command and the migrations. */

@@ -1,5 +1,6 @@
 import test from 'ava';
 import {
+  loadApiConfig,
   loadConfig,
   loadLocalConfig,
   loadOperatorConfig,
@@ -162,4 +163,20 @@ test('a rate must consist of a number of calls and a duration', (t) => {
   t.deepEqual(rate().validate('500/1m').value, { calls: 500, perMs: 60_000 });
   for (const text of ['', '5', '0/1s', '5/0s', '5/s', '5/1w', '-5/1s'])
     t.truthy(rate().validate(text).error, text);
+});
+
+test('the API has the facts about the operator, or null without them', (t) => {
+  const site = { PUBLIC_URL: 'https://a.example', SUPPORT_EMAIL: 'a@b.co' };
+  const required = { ...MINIMAL, ...site };
+  const none = { privacyUrl: null, subprocessors: null, statusUrl: null };
+  t.like(loadApiConfig({ ...required, PRIVACY_URL: '', SUBPROCESSORS: '' }), none);
+  const facts = { PRIVACY_URL: 'https://a.example/p', SUBPROCESSORS: 'Hunter, AWS' };
+  t.like(loadApiConfig({ ...required, ...facts }), {
+    privacyUrl: facts.PRIVACY_URL,
+    subprocessors: facts.SUBPROCESSORS,
+    publicUrl: required.PUBLIC_URL,
+  });
+  t.throws(() => loadApiConfig({ ...required, STATUS_URL: 'status' }), {
+    message: /STATUS_URL/,
+  });
 });

@@ -1,6 +1,8 @@
 import test from 'ava';
 import axe from 'axe-core';
+import { readPages } from '../../../../api/docs/pages.ts';
 import { PROBLEMS } from '../../../../api/problems.ts';
+import type { Site } from '../../../../api/site.ts';
 import { suspendOrganization } from '../../../../db/accounts/organizations.ts';
 import { openBrowser, visit } from '../../../support/browser.ts';
 import { fresh } from '../../../support/database.ts';
@@ -32,6 +34,23 @@ test('the path / redirects to the documentation', async (t) => {
   const { status, headers } = await get('/');
   t.is(status, 302);
   t.is(headers.get('location'), '/docs');
+});
+
+test('the page about data has the facts of the operator, or says that there are none', (t) => {
+  const textOf = (site: Site) =>
+    readPages(site).find(({ name }) => name === 'data')?.markdown ?? '';
+  const facts = {
+    privacyUrl: 'https://example.com/privacy',
+    subprocessors: 'Hunter, $& Cloud',
+    statusUrl: 'https://status.example.com',
+  };
+  const filled = textOf({ ...SITE, ...facts });
+  for (const fact of Object.values(facts)) t.true(filled.includes(fact), fact);
+  const empty = textOf(SITE);
+  t.regex(empty, /We have published no privacy policy\. To object, write to support@/);
+  t.regex(empty, /We have published no list\. Ask support@/);
+  t.regex(empty, /We have no status page\. Ask support@/);
+  for (const text of [filled, empty]) t.notRegex(text, /\{\w+\}/);
 });
 
 test('every documentation page exists as HTML and as Markdown, with an ETag', async (t) => {
