@@ -96,10 +96,12 @@ test('all vendor calls of a lookup use the same name, even if provider data chan
     return { kind: 'pending', jobRef: 'job', pollAfterMs: 100 };
   });
   t.is((await lookUp(npi)).status, 'completed');
-  t.deepEqual(
-    told.filter((subject) => subject.npi === npi).map(({ person }) => person?.last),
-    ['Doe', 'Doe'],
-  );
+  const names = told
+    .filter((subject) => subject.npi === npi)
+    .map(({ person }) => person?.last);
+  // On a busy machine, a call may be repeated.
+  t.true(names.length >= 2);
+  t.deepEqual([...new Set(names)], ['Doe']);
 });
 
 /**
