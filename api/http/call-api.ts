@@ -38,13 +38,17 @@ interface InvalidField {
 /** Thrown if the API responds with an error. */
 export class CallFailed extends Error {
   readonly status: number;
-  readonly code: string;
+  /**
+   * The stable code, empty for a 422. Its name is not `code`, because only errors of the driver have
+   * that (`toDatabaseError`).
+   */
+  readonly problemCode: string;
   readonly #detail: ErrorResponse['detail'];
 
   constructor(status: number, { code = '', detail }: ErrorResponse) {
     super(`HTTP ${status}`);
     this.status = status;
-    this.code = code;
+    this.problemCode = code;
     this.#detail = detail;
   }
 

@@ -256,7 +256,7 @@ function validated(schema: (typeof TOOLS)[string]['input'], given: Asked['argume
 function faultText(error: unknown, request: Request, log: Logger): string {
   if (error instanceof ToolFault) return error.message;
   if (error instanceof CallFailed) {
-    if (error.code === 'idempotency_in_progress') {
+    if (error.problemCode === 'idempotency_in_progress') {
       return 'The same call is still running. Repeat it in a few seconds with the same arguments.';
     }
     return error.text().replace('/api/v1/batches', 'list_batches');
