@@ -105,14 +105,18 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
     return plan ?? (await end(deps, request, 'settled'));
   }
   if (!hasNpiCheckDigit(request.npi)) return await end(deps, request, 'check_digit');
-  // A request for a suppressed person takes the same steps as one that ends with `KNOWN_MISS`.
-  // Otherwise the time that it takes would reveal the objection.
-  if (open.refusal === 'suppressed') return await planSources(deps, request, true);
+  const { refusal } = open;
   // The workflow plans again after it asked the registry, whose response may refuse the NPI, too.
-  if (open.refusal !== null) return await end(deps, request, open.refusal);
+  if (refusal !== null && refusal !== 'suppressed')
+    return await end(deps, request, refusal);
   if (registry && !request.registry && open.isRegistryDue)
     return { kind: 'unidentified' };
-  return await planSources(deps, request, false);
+  const begun = await beginLookup(deps, request);
+  if (begun === null) return await end(deps, request, 'settled');
+  // A suppressed person's request ends only here, next to those that end with `KNOWN_MISS`. If it
+  // ended earlier, its time and its statuses would reveal the objection.
+  if (refusal === 'suppressed') return await end(deps, request, refusal);
+  return await planSources(deps, request, begun);
 }
 
 /**
@@ -130,24 +134,35 @@ async function end(
   };
 }
 
-/** Joins the lookup of the NPI, and decides which of its sources are called, in which order. */
-async function planSources(
-  deps: LookupDeps,
-  request: ToPlan,
-  isSuppressed: boolean,
-): Promise<LookupPlan> {
-  const { db, verifiers, rules, subjects } = deps;
-  const { requestId, npi } = request;
+type BegunLookup = NonNullable<Awaited<ReturnType<typeof beginLookup>>>;
+
+/**
+ * Joins the lookup of the NPI, and chooses its vendors.
+ * @returns null if the request is final
+ */
+async function beginLookup(deps: LookupDeps, { requestId, npi }: ToPlan) {
+  const { db, rules } = deps;
   const provider = await readProvider(db, npi);
   const about = await addPatterns(db, buildSubject(npi, provider, 'any'));
   const facts = { hash: hashOf(deps, npi, provider), employer: employerKind(about) };
   const lookup = await joinLookup(db, requestId, facts, rules.missMs);
-  if (lookup === null) return await end(deps, request, 'settled');
+  if (lookup === null) return null;
   const { lookupId, requestedType } = lookup;
   const subject = { ...about, requestedType };
+  const chosen = await chooseVendors(deps, subject, lookup);
+  return { lookupId, requestedType, provider, subject, ...chosen };
+}
+
+/** Decides which sources are called, in which order. */
+async function planSources(
+  deps: LookupDeps,
+  request: ToPlan,
+  begun: BegunLookup,
+): Promise<LookupPlan> {
+  const { db, verifiers, rules, subjects } = deps;
+  const { requestId, npi } = request;
+  const { lookupId, requestedType, provider, subject, called, skipped } = begun;
   subjects.keep(lookupId, subject);
-  const { called, skipped } = await chooseVendors(deps, subject, lookup);
-  if (isSuppressed) return await end(deps, request, 'suppressed');
   await recordSkipped(db, requestId, lookupId, skipped);
   const hasKnown = await copyKnown(db, {
     npi,

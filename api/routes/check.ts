@@ -16,6 +16,7 @@ import {
   type RequestedType,
 } from '../../db/words.ts';
 import { readBody, validBody } from '../http/json-body.ts';
+import { readInTurn } from '../http/turn-queue.ts';
 import { checkBody } from '../http/validation.ts';
 import type { SubmitDeps } from './submit.ts';
 
@@ -25,9 +26,10 @@ export type CheckDeps = Pick<SubmitDeps, 'db' | 'rules' | 'testOutcomeOf'>;
 export function checkHandlers(deps: CheckDeps) {
   return {
     checkNpis: async (request) => {
-      const { organizationId } = request.auth.credentials;
       const bytes = await readBody(request.raw.req);
-      return await request.app.place.inTurn(async () => {
+      // The place is for one submit, and a check only reads.
+      request.app.place.leave();
+      return await readInTurn(request, async (organizationId) => {
         const { npis } = validBody(request, bytes, checkBody);
         return await checkNpis(deps, organizationId, npis);
       });
@@ -54,7 +56,9 @@ export async function checkNpis(
 ) {
   const isTest = isSandbox(organizationId);
   const valid = [...new Set(npis.filter(hasNpiCheckDigit))];
-  const paid = await readPaidTypes(db, organizationId, valid, rules.replayMs);
+  // A window that ends before a submit is final may not make it free.
+  const paidMs = rules.replayMs - rules.lookupTimeoutMs;
+  const paid = await readPaidTypes(db, organizationId, valid, paidMs);
   const facts = await factsOf(db, isTest, valid);
   const data: Checked[] = npis.map((npi) => {
     const { refusal = null, ...who } = facts.get(npi) ?? UNKNOWN;

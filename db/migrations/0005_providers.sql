@@ -15,13 +15,11 @@ begin
 end $$;
 
 -- Returns the reason why an NPI is not looked up and none of its addresses is returned; null if there
--- is no reason. The plan, each step, and settling ask this function.
+-- is no reason. The plan, each step, and settling ask this function. A public reason comes first, so
+-- that an objection changes nothing that customers can see about such an NPI.
 create function refusal_of(an_npi text) returns text language plpgsql stable parallel safe as $$
 begin
-  if is_suppressed(an_npi, null) then
-    return 'suppressed';
-  end if;
-  return public_refusal_of(an_npi);
+  return coalesce(public_refusal_of(an_npi), case when is_suppressed(an_npi, null) then 'suppressed' end);
 end $$;
 
 -- Returns true if the NPI Registry must be asked about an NPI: no import contains it, and the registry

@@ -5,7 +5,7 @@ import type { EmailType, NpiRefusal } from '../words.ts';
 // Reads what the free check shows about NPIs (DECISIONS.md, Requests and batches). Suppressions,
 // stored emails, and lookups are not read, so the check can't reveal them.
 
-/** The public facts about an NPI, as in NPPES. They are null if we don't know the NPI. */
+/** The public facts about an NPI, as in the imported files of NPPES. */
 export interface PublicFacts {
   /** The reason why the NPI is not looked up. */
   readonly refusal: Exclude<NpiRefusal, 'suppressed'> | null;
@@ -16,7 +16,10 @@ export interface PublicFacts {
   readonly state: string | null;
 }
 
-/** Reads the public facts about NPIs, by NPI. NPIs that we don't know are left out. */
+/**
+ * Reads the public facts about NPIs, by NPI. NPIs that no import contains are left out. The rows that
+ * come from the NPI Registry would reveal which NPIs other customers have submitted.
+ */
 export async function readPublicFacts(
   db: Database,
   npis: readonly string[],
@@ -29,26 +32,27 @@ export async function readPublicFacts(
            practice_city as city,
            practice_state as state
       from providers
-     where npi = any(${sql.param([...npis])})`;
+     where npi = any(${sql.param([...npis])}) and origin = 'nppes'`;
   return new Map(rows.map(({ npi, ...facts }) => [npi, facts]));
 }
 
 /**
- * Reads which types of emails an organization has paid for within the replay window, by NPI. A
- * submit that requests such a type is free.
+ * Reads which types of emails an organization has paid for, by NPI. A submit that requests such a
+ * type is free.
+ * @param paidMs the age of a charge at most, in milliseconds
  */
 export async function readPaidTypes(
   db: Database,
   organizationId: string,
   npis: readonly string[],
-  replayMs: number,
+  paidMs: number,
 ): Promise<Map<string, EmailType[]>> {
   const rows = await run<{ readonly npi: string; readonly types: EmailType[] }>(db)`
     select npi, array_agg(email_type) as types
       from entitlements
      where organization_id = ${organizationId}
        and npi = any(${sql.param([...npis])})
-       and charged_at >= clock_timestamp() - ${span(replayMs)}
+       and charged_at >= clock_timestamp() - ${span(paidMs)}
      group by npi`;
   return new Map(rows.map(({ npi, types }) => [npi, types]));
 }

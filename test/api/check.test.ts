@@ -108,6 +108,19 @@ test("another organization's purchases, and our stored emails, are not shown", a
   t.deepEqual({ ...data[0], npi: unknown }, data[1]);
 });
 
+test('an NPI that only the registry named, for another customer, stays unknown', async (t) => {
+  const client = await api.organization(0);
+  const { person } = providersIn(api.db);
+  const [active, inactive, unknown] = [newNpi(), newNpi(), newNpi()];
+  await person(null, [], { npi: active, origin: 'registry' });
+  await person(null, [], { npi: inactive, origin: 'registry', deactivated: true });
+  const { data } = await check(client, active, inactive, unknown);
+  t.deepEqual(
+    data.map((one) => ({ ...one, npi: unknown })),
+    Array(3).fill(data[2]),
+  );
+});
+
 test('a suppressed person looks like any other, and an own purchase stays visible', async (t) => {
   const client = await api.organization(10);
   const { person } = providersIn(api.db);

@@ -29,7 +29,8 @@ test('an NPI that must not be looked up is refused with a reason', async (t) => 
   const opted = await person(null);
   const optedUnknown = newNpi();
   const unknown = newNpi();
-  for (const value of [opted, optedUnknown])
+  const optedGone = await insert({ entityType: null, deactivatedOn: '2024-05-01' }, null);
+  for (const value of [opted, optedUnknown, optedGone])
     await addSuppression(db, { actor: 'test', reason: 'test' }, { kind: 'npi', value });
   for (const [npi, reason] of [
     [active, null],
@@ -39,6 +40,8 @@ test('an NPI that must not be looked up is refused with a reason', async (t) => 
     [goneAgain, 'deactivated'],
     [opted, 'suppressed'],
     [optedUnknown, 'suppressed'],
+    // A public reason comes first, so that customers can't see the objection.
+    [optedGone, 'deactivated'],
     [unknown, null],
   ] as const) {
     t.is(await refusalOf(db, npi), reason);
