@@ -73,8 +73,9 @@ class PageRenderer extends Renderer {
 
   override link({ href, tokens }: Tokens.Link): string {
     // In the Markdown files, links name files, so that they also work on GitHub. Here they become
-    // URL paths.
-    const to = href.replace(/^([\w-]+)\.md(?=#|$)/, (_, name: string) => pathOf(name));
+    // URL paths. The page about the client is in another folder than the others.
+    const file = /^(?:\.\.\/\.\.\/docs\/)?([\w-]+)\.md(?=#|$)/;
+    const to = href.replace(file, (_, name: string) => pathOf(name));
     return `<a href="${to}">${this.parser.parseInline(tokens)}</a>`;
   }
 

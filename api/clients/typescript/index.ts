@@ -297,7 +297,7 @@ function aboveMaximum(run: Run, next: Chunk): EnrichmentError | null {
   const cost = next.batchId === null ? next.open * PRICES[type] : 0;
   const most = maxCost(run) + cost;
   if (next.batchId || !(most > maxCredits)) return null;
-  const text = `With the next submit, the run could cost ${most} credits, more than ${maxCredits}.`;
+  const text = `With the next submit, the run could cost ${most} credits, more than ${maxCredits}. Continue with a higher limit.`;
   return new EnrichmentError('max_credits', text);
 }
 

@@ -95,8 +95,8 @@ test('a visitor uploads a file, checks its draft, and downloads the results', as
   await start(visitor, draft);
   const done = await until(visitor, draft.path, 'completed');
   t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
-  t.regex(done.text, /<dt>Emails found<\/dt><dd>1<\/dd>/);
-  t.regex(done.text, /A row without an email says why/);
+  t.regex(done.text, /<dt>New emails<\/dt><dd>1<\/dd>/);
+  t.regex(done.text, /A row without an email has its status/);
   t.is((await client.credits()).used, 1);
   const results = await visitor.get(`${draft.path}/results.csv`);
   const lines = results.text.trim().split('\r\n');
@@ -366,7 +366,7 @@ test('only a stopped upload can continue', async (t) => {
   await visitor.post(`${draft.path}/stop`, { form_token: draft.token });
   const workflow = stack.client.workflow.getHandle(id);
   await t.throwsAsync(workflow.describe(), { name: 'WorkflowNotFoundError' });
-  t.regex((await visitor.get(draft.path)).text, /Look up 1 NPI</);
+  t.regex((await visitor.get(draft.path)).text, /Submit 1 NPI</);
 });
 
 test('a visitor deletes a draft', async (t) => {

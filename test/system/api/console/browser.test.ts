@@ -128,7 +128,7 @@ for (const [width, colorScheme, count] of [
       await page.getByRole('button', { name: 'Upload' }).click();
       await page.getByText('Delete this draft').click();
       await checkPage(t, page);
-      await page.getByRole('button', { name: `Look up ${count} NPIs` }).click();
+      await page.getByRole('button', { name: `Submit ${count} NPIs` }).click();
       await page.getByText('Download the results').waitFor();
       await checkPage(t, page);
       // The page shows the progress without a reload.
