@@ -64,7 +64,7 @@ const FOUND: Readonly<Record<string, readonly RegExp[]>> = {
     /^Rowan Ashdown,2000000010,.*@/m,
     /^Casimir Thorne,2000000044,.*not_found/m,
   ],
-  'lifecycle.md': [/^\{"batch":.*"status":"completed"/],
+  'lifecycle.md': [/^\{"data":.*"result":"lookup"/, /\{"batch":.*"status":"completed"/],
   'index.md': [
     /"status":"completed"/,
     /"email":"[^"]+@/,
