@@ -33,6 +33,7 @@ const SYNCHRONOUS: readonly (readonly [RegExp, string])[] = [
   [/\bawait /g, ''],
   [/\b__a(?=enter__|exit__)/g, '__'],
   [/\baclose\b/g, 'close'],
+  [/\baiter_/g, 'iter_'],
   [/\basyncio\b/g, 'time'],
   [/\b_async_/g, '_sync_'],
   [/_async\b/g, '_sync'],

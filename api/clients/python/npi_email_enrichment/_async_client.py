@@ -35,9 +35,10 @@ from .types import (
 
 
 class AsyncClient:
-    """Calls each operation of the API with one key. A client may be used by several threads or tasks.
+    """Calls each operation of the API with one key.
 
     It stays within the key's rate limit, and retries safely. Each method raises EnrichmentError.
+    Threads may share a synchronous client, and the tasks of one event loop an asynchronous one.
     """
 
     def __init__(

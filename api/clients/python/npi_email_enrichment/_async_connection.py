@@ -9,6 +9,10 @@ import httpx
 from ._arguments import encoded
 from ._exchange import ATTEMPT, ApiResponse, Exchange, Session, using_environment
 
+# The rate limit bounds the number of connections. A second bound would let calls fail that only wait
+# for a connection.
+_LIMITS = httpx.Limits(max_keepalive_connections=20)
+
 
 class AsyncConnection:
     """Calls the API with one key, within the key's rate limit."""
@@ -18,7 +22,7 @@ class AsyncConnection:
         self.patience = session.patience
         with using_environment():
             self._http = httpx.AsyncClient(
-                base_url=session.url, headers=session.headers, timeout=ATTEMPT
+                base_url=session.url, headers=session.headers, timeout=ATTEMPT, limits=_LIMITS
             )
 
     async def aclose(self) -> None:
@@ -44,10 +48,14 @@ class AsyncConnection:
             while (pause := exchange.pause_before()) > 0:
                 await asyncio.sleep(pause)
             try:
-                response = await self._http.request(
+                async with self._http.stream(
                     method, path, headers=sent, params=params, content=content
-                )
-                return exchange.result_of(response)
+                ) as response:
+                    received = bytearray()
+                    async for part in response.aiter_bytes():
+                        exchange.check_time()
+                        received += part
+                return exchange.result_of(response, received)
             except Exception as cause:
                 pause = exchange.pause_after(cause)
             await asyncio.sleep(pause)

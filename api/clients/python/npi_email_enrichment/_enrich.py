@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ._arguments import checked_npis, number, order
-from ._exchange import ApiResponse, reading, retry_after
+from ._exchange import LONGEST_PAUSE, ApiResponse, reading, retry_after
 from .errors import EnrichmentError
 from .types import Result
 
@@ -188,7 +188,7 @@ class Run:
         if "preference-applied" in response.response.headers:
             return 0
         pause = retry_after(response.response)
-        return 1 if pause is None else pause
+        return 1 if pause is None else min(pause, LONGEST_PAUSE)
 
     def end(self) -> Enrichment:
         missing = [npi for npi in self._given if npi not in self._results]
@@ -227,11 +227,22 @@ class Run:
         return EnrichmentError("max_credits", text)
 
 
-def reporter_sync(on_progress: OnProgress | None) -> OnProgress:
+def reporter_sync(on_progress: OnProgress | None) -> Callable[[Progress], None]:
+    """Returns a function that rejects an `on_progress` that must be awaited.
+
+    An async function is rejected before the first submit. For other functions, only the returned
+    value shows it.
+    """
+    report = _checked(on_progress)
+    text = "on_progress is an async function. Pass an ordinary one, or use AsyncClient."
     if inspect.iscoroutinefunction(on_progress):
-        text = "on_progress is an async function. Pass an ordinary one, or use AsyncClient."
         raise EnrichmentError("argument_invalid", text)
-    return _checked(on_progress)
+
+    def call(progress: Progress) -> None:
+        if inspect.isawaitable(report(progress)):
+            raise EnrichmentError("argument_invalid", text)
+
+    return call
 
 
 def reporter_async(on_progress: OnProgress | None) -> Callable[[Progress], Awaitable[None]]:

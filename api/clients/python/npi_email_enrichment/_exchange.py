@@ -25,15 +25,16 @@ PATIENCE = 1800.0
 # The same if the service has never responded. It is short, because then the address is most likely
 # wrong.
 _FIRST_PATIENCE = 15.0
-# Statuses after which a retry may succeed. Retrying is safe: a GET changes nothing, and a retried
-# submit has the same Idempotency-Key.
+# Statuses after which a retry may succeed. A retried GET changes nothing, and a retried submit has
+# the same Idempotency-Key. A retried resend may send a webhook twice, which receivers must expect.
 _WORTH_REPEATING = {408, 409, 429, 500, 502, 503, 504}
 # Rejections of a resend that a retry does not change soon.
 _REJECTED_RESENDS = {"delivery_pending", "resend_limited", "webhooks_suspended"}
 # Time limit of one attempt in seconds. It is longer than the 55 seconds for which the service may
 # hold a poll.
 ATTEMPT = 90.0
-_LONGEST_PAUSE = 30.0
+# The longest pause in seconds that does not come from an error's `Retry-After`.
+LONGEST_PAUSE = 30.0
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 
 
@@ -74,12 +75,20 @@ class Exchange:
         self._retry_after = None
         return pause
 
-    def result_of(self, response: httpx.Response) -> ApiResponse:
+    def check_time(self) -> None:
+        """Raises an error if the body of a response arrives too slowly.
+
+        The timeout of httpx limits each read, but not their sum.
+        """
+        if time.monotonic() > self._sent_at + ATTEMPT:
+            raise httpx.ReadTimeout("The body of the response is not complete.")
+
+    def result_of(self, response: httpx.Response, received: bytearray) -> ApiResponse:
         """Returns the JSON of a response, or raises the error in it."""
         self._session.has_responded = True
         self._session.pace.heed(response.headers, self._sent_at)
         self._retry_after = retry_after(response)
-        return _api_response_of(response)
+        return _api_response_of(response, received)
 
     def pause_after(self, cause: Exception) -> float:
         """Returns the seconds to wait before a retry, or raises the error if a retry is no use.
@@ -92,7 +101,8 @@ class Exchange:
             error.__cause__ = cause
         if not _is_temporary(cause):
             raise error
-        pause = min(_LONGEST_PAUSE, 0.5 * 2.0**self._tries)
+        # The exponent is limited, because a float overflows at 2**1024.
+        pause = min(LONGEST_PAUSE, 0.5 * 2.0 ** min(self._tries, 6))
         if self._retry_after is not None:
             pause = self._retry_after
         pause *= random.uniform(1, 1.25)
@@ -121,9 +131,9 @@ def retry_after(response: httpx.Response) -> float | None:
     return float(value) if re.fullmatch("[0-9]{1,6}", value) else None
 
 
-def _api_response_of(response: httpx.Response) -> ApiResponse:
+def _api_response_of(response: httpx.Response, received: bytearray) -> ApiResponse:
     try:
-        body = json.loads(response.content)
+        body = json.loads(received)
     except (ValueError, RecursionError):
         body = None
     if response.is_success and isinstance(body, dict):

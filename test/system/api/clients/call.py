@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from unittest.mock import patch
 

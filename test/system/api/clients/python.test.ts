@@ -16,6 +16,7 @@ import { fresh, freshDatabase, temporaryFolder } from '../../../support/database
 import { documentedPython } from '../../../support/python.ts';
 import { startReceiver, status } from '../../../support/receiver.ts';
 import { type ApiClient, startApi } from '../../../support/stack.ts';
+import { serveVendor } from '../../../support/vendors.ts';
 
 // Tests the Python package with the API. `work` settles requests instead of workers, and a gateway
 // between package and API can fail.
@@ -268,6 +269,11 @@ const MISUSES: readonly (readonly [string, string, RegExp])[] = [
   ],
   ['Client().batches(status=1)', 'argument_invalid', /^status is not a string/],
   ['[c := Client(), c.close(), c.credits()]', 'client_unusable', /until it is closed/],
+  [
+    '[c := AsyncClient(), asyncio.run(c.credits()), asyncio.run(c.credits())]',
+    'client_unusable',
+    /only in the event loop/,
+  ],
 ];
 
 /** Python that must raise an error: its variables, and the code and the message of the error. */
@@ -448,14 +454,109 @@ inPython(
   },
 );
 
-inPython('a run of the package without progress ends after its patience', async (t) => {
-  const client = await api.organization(1000);
-  const { url } = await startGateway(t, api.baseUrl, (request) => {
-    delete request.headers.prefer;
-    return null;
+inPython('the package waits at most 30 seconds between polls', async (t) => {
+  const client = await api.organization(100, 1000);
+  const npis = npisFrom(8100, 2);
+  let polls = 0;
+  work(t, api, client.organizationId, (npi) => npi === npis[1] && polls < 2);
+  const { url } = await startGateway(t, api.baseUrl, async ({ path }) => {
+    if (!path.includes('/batch/')) return null;
+    polls += 1;
+    const { text: body } = await client.get(path);
+    return { status: 200, headers: { 'retry-after': '999999' }, body };
   });
-  const given = { ...optionsOf(client, url), npis: npisFrom(9000, 2), patience: 0 };
-  t.is((await call(given)).error?.code, 'timed_out');
+  const env = { NPI_EMAIL_URL: url, NPI_EMAIL_API_KEY: client.apiKey };
+  const run = `lambda: enrich(${JSON.stringify(npis)})`;
+  const pauses = `[p := [], patch("time.sleep", p.append)(${run})(), max(p)][-1]`;
+  const { cases } = await call({ cases: [{ expression: pauses, variables: env }] });
+  t.is(cases[0]?.value, '30.0');
+});
+
+inPython(
+  'a run without progress ends, and repeating it is not charged twice',
+  async (t) => {
+    const client = await api.organization(1000);
+    const { url } = await startGateway(t, api.baseUrl, (request) => {
+      delete request.headers.prefer;
+      return null;
+    });
+    const given = { ...optionsOf(client, url), npis: npisFrom(9000, 2) };
+    t.is((await call({ ...given, patience: 0 })).error?.code, 'timed_out');
+    t.is((await call({ ...given, patience: 0 })).error?.code, 'timed_out');
+    // Each of the two running batches holds 2 credits.
+    t.is((await client.credits()).balance, 996);
+    work(t, api, client.organizationId);
+    const { completed, not_found } = await call(given);
+    t.deepEqual([completed, not_found], [1, 1]);
+    t.is((await client.credits()).used, 1);
+  },
+);
+
+inPython('enrich rejects an on_progress that returns something to await', async (t) => {
+  const client = await api.organization();
+  work(t, api, client.organizationId);
+  const env = { NPI_EMAIL_URL: api.baseUrl, NPI_EMAIL_API_KEY: client.apiKey };
+  const npis = JSON.stringify(npisFrom(9100, 1));
+  const expression = `enrich(${npis}, on_progress=lambda _: asyncio.sleep(0))`;
+  await checkErrors(t, [[expression, env, 'argument_invalid', /use AsyncClient/]]);
+});
+
+inPython('the package can retry more than 1,000 times', async (t) => {
+  const client = await api.organization();
+  const limit = '"a";q=100000;w=60';
+  const headers = {
+    'retry-after': '0',
+    'ratelimit-policy': limit,
+    ratelimit: '"a";r=100000',
+  };
+  const { url, passed } = await startGateway(t, api.baseUrl, () =>
+    passed.length <= 1100 ? { status: 503, headers } : null,
+  );
+  const variables = { NPI_EMAIL_URL: url, NPI_EMAIL_API_KEY: client.apiKey };
+  const { cases } = await call({
+    cases: [{ expression: 'Client().credits()', variables }],
+  });
+  t.regex(cases[0]?.value ?? '', /'balance': /);
+  t.is(passed.length, 1101);
+});
+
+inPython('the package waits for a body only as long as for a response', async (t) => {
+  const url = await serveVendor(t, (_request, response) => {
+    response.writeHead(200);
+    let sent = 0;
+    const trickle = setInterval(() => {
+      sent += 1;
+      if (sent < 60) return void response.write(' ');
+      response.end('{}');
+    }, 100);
+    response.once('close', () => clearInterval(trickle));
+  });
+  const env = { NPI_EMAIL_URL: url, NPI_EMAIL_API_KEY: 'npe_a' };
+  const limited = 'patch("npi_email_enrichment._exchange.ATTEMPT", 1)';
+  const cases = [
+    'Client(patience=0).credits()',
+    'asyncio.run(AsyncClient(patience=0).credits())',
+  ].map((credits): Case => {
+    const expression = `${limited}(lambda: ${credits})()`;
+    return [expression, env, 'unreachable', /did not respond within 1 seconds/];
+  });
+  await checkErrors(t, cases);
+});
+
+inPython('more than 100 threads can use a client at once', async (t) => {
+  const client = await api.organization(100, 1000);
+  const { promise: allArrived, resolve } = Promise.withResolvers<void>();
+  const { url, passed } = await startGateway(t, api.baseUrl, async () => {
+    if (passed.length === 1) return null;
+    if (passed.length === 121) resolve();
+    await allArrived;
+    return { status: 200, body: '{}' };
+  });
+  const variables = { NPI_EMAIL_URL: url, NPI_EMAIL_API_KEY: client.apiKey };
+  const calls = 'list(ThreadPoolExecutor(120).map(Client.credits, [c] * 120))';
+  const expression = `[c := Client(patience=0), c.credits(), len(${calls})][-1]`;
+  const { cases } = await call({ cases: [{ expression, variables }] });
+  t.like(cases[0], { value: '120' });
 });
 
 const SECRET = `whsec_${randomBytes(32).toString('base64')}`;
