@@ -1,6 +1,7 @@
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { findColumn } from '../files/column.ts';
 import { readSheet } from '../files/file.ts';
+import { MAX_TITLES } from '../files/layout.ts';
 import type { Sheet } from '../files/sheet.ts';
 import { type Contacts, contactsIn, type Table, tableOf } from '../files/table.ts';
 import { UsageError } from '../files/usage-error.ts';
@@ -45,8 +46,8 @@ export interface Draft {
 }
 
 const MAX_ROWS = 10_000;
-/** The number of rows above the data is at most this (api/files/layout.ts). */
-const MAX_ABOVE = 31;
+/** The number of rows that are read: one more than allowed, the titles, and the column names. */
+const MAX_READ = MAX_ROWS + MAX_TITLES + 2;
 const MAX_COLUMNS = 200;
 /** The number of characters that are shown of a cell without a usable NPI. */
 const MAX_CELL = 40;
@@ -129,12 +130,12 @@ export async function inspect(task: InspectTask): Promise<Inspection> {
 /** @throws {UsageError} if the file can't be used */
 async function read({ file, column, sheet: name }: InspectTask): Promise<Reading> {
   const { fileName, content } = file;
-  // One row more than allowed, and the rows above the data.
-  const options = { sheet: name ?? undefined, maxRows: MAX_ROWS + MAX_ABOVE + 1 };
+  const options = { sheet: name ?? undefined, maxRows: MAX_READ };
   const sheet = await readSheet(fileName, Buffer.from(content), options);
   const table = tableOf(fileName, sheet);
   const { header, rows } = table;
-  if (rows.length > MAX_ROWS) {
+  // The reader of workbooks stops at the second limit.
+  if (rows.length > MAX_ROWS || sheet.rows.length >= MAX_READ) {
     throw new UsageError(
       `${fileName} has more than ${MAX_ROWS} rows. Split it into files of at most ${MAX_ROWS} rows.`,
     );

@@ -17,8 +17,8 @@ export interface Layout {
 
 /** The number of rows that are read to recognize the columns. */
 const SAMPLE = 1000;
-/** The column names are searched in this many rows. */
-const MAX_TITLES = 30;
+/** The column names are searched in this many rows. So at most this many can be above the table. */
+export const MAX_TITLES = 30;
 /** The number of characters that are compared of a name. */
 const MAX_NAME = 200;
 
@@ -41,14 +41,19 @@ export function layoutOf({ rows }: Pick<Sheet, 'rows'>): Layout {
   if (guess !== null) {
     return divided(rows, guess, true);
   }
-  const isTitle = (row: Row) => filled > 1 && countFilled(row) === 1;
-  const begin = [...tops, ...data].findIndex((row) => !isTitle(row));
+  const end = tops.findIndex((row) => !isTitle(row, filled));
+  const begin = end === -1 ? tops.length : end;
   return {
     titles: rows.slice(0, begin),
     header: null,
     body: rows.slice(begin),
     isGuess: false,
   };
+}
+
+/** Returns true for a row with one text. A row with only an NPI, even a mistyped one, is data. */
+function isTitle(row: Row, filled: number): boolean {
+  return filled > 1 && countFilled(row) === 1 && !row.cells.some(isMeantAsNpi);
 }
 
 function divided(rows: readonly Row[], at: number, isGuess: boolean): Layout {

@@ -1,3 +1,4 @@
+import { inflateRawSync } from 'node:zlib';
 import type { SheetFilter } from 'hucre';
 import { readXlsx, streamXlsxRows } from 'hucre/xlsx';
 import { isNpi } from './cell.ts';
@@ -16,6 +17,9 @@ const MAX_UNPACKED_BYTES = 50_000_000;
 const MAX_SHEETS = 200;
 const MAX_NAME = 255;
 
+/** A sheet with this many NPIs is read, whatever is on the sheets behind it. */
+const ENOUGH = 50;
+
 /** The result is CSV that Excel reads: UTF-8 with a mark, and lines that end with CR LF. */
 const FORM: Form = {
   delimiter: ',',
@@ -30,6 +34,8 @@ export interface WorkbookOptions {
   readonly sheet?: string | undefined;
   /** The number of rows with text after which reading stops. */
   readonly maxRows?: number | undefined;
+  /** True if several visible sheets with text are an error. */
+  readonly mustBeOne?: boolean | undefined;
 }
 
 interface Named {
@@ -38,17 +44,17 @@ interface Named {
 }
 
 /**
- * Reads a sheet of an .xlsx workbook. Without a name, it is the first visible sheet with an NPI, or
- * else the first visible sheet with text. Formulas have their last values.
+ * Reads a sheet of an .xlsx workbook. Without a name, it is the first visible sheet with 50 NPIs, or
+ * else the visible sheet with most NPIs. Formulas have their last values.
  * @param file the name of the file in errors
  * @throws {UsageError} if the workbook can't be read, is too large, or has no such sheet
  */
 export async function readWorkbook(
   file: string,
   bytes: Buffer,
-  { sheet: wanted, maxRows = Number.POSITIVE_INFINITY }: WorkbookOptions = {},
+  { sheet: wanted, maxRows = Number.POSITIVE_INFINITY, mustBeOne }: WorkbookOptions = {},
 ): Promise<Sheet> {
-  checkSize(file, bytes);
+  checkParts(file, bytes);
   const sheets = await readable(file, sheetsIn(bytes));
   const names = sheets.map(({ name }) => name);
   if (names.length > MAX_SHEETS) {
@@ -57,27 +63,55 @@ export async function readWorkbook(
     );
   }
   if (names.some((name) => name.length > MAX_NAME)) throw unreadable(file);
-  let found: Read | null = null;
-  for (const name of candidatesOf(file, sheets, wanted)) {
-    const rows = await readable(file, rowsOf(bytes, name, maxRows));
-    if (rows.length > 0) found ??= { name, rows };
-    if (!rows.some(({ cells }) => cells.some(isNpi))) {
-      continue;
-    }
-    found = { name, rows };
-    break;
+  const candidates = candidatesOf(file, sheets, wanted);
+  const found = await readable(file, bestOf(bytes, candidates, maxRows, mustBeOne));
+  const { name, rows, withText } = found;
+  if (mustBeOne && withText.length > 1) {
+    throw new UsageError(
+      `${file} has several sheets with text: ${withText.join(', ')}. Keep one of them, or save it as "CSV UTF-8".`,
+    );
   }
-  if (!found) {
+  if (rows.length === 0) {
     throw new UsageError(`${file} has no rows.`);
   }
-  const { name, rows } = found;
   const notes = notesAbout(name, sheets);
   return { form: FORM, rows, place: 'Row', name, names, notes };
 }
 
-interface Read {
+interface Found {
   readonly name: string;
   readonly rows: readonly Row[];
+  /** The names of the sheets with text that were looked at. */
+  readonly withText: readonly string[];
+}
+
+/**
+ * Reads the sheet with most NPIs.
+ * @param isThorough false to stop at a sheet with enough NPIs, because each sheet takes time
+ * @throws {Error} if no sheet can be read
+ */
+async function bestOf(
+  bytes: Buffer,
+  candidates: readonly string[],
+  maxRows: number,
+  isThorough = false,
+): Promise<Found> {
+  let best = { name: '', rows: [] as Row[], count: -1 };
+  const withText: string[] = [];
+  let charts = 0;
+  for (const name of candidates) {
+    const rows = await tableIn(bytes, name, maxRows);
+    if (rows === null) charts += 1;
+    if (!rows?.length) continue;
+    withText.push(name);
+    const count = rows.filter(({ cells }) => cells.some(isNpi)).length;
+    if (count > best.count) best = { name, rows, count };
+    if (count >= ENOUGH && !isThorough) break;
+  }
+  if (charts > 0 && charts === candidates.length) {
+    throw new Error('no sheet can be read');
+  }
+  return { name: best.name, rows: best.rows, withText };
 }
 
 function unreadable(file: string): UsageError {
@@ -95,13 +129,26 @@ async function readable<T>(file: string, reading: Promise<T>): Promise<T> {
   }
 }
 
-/** @throws {UsageError} if the file is not a ZIP file, or unpacks to too many bytes */
-function checkSize(file: string, bytes: Buffer): void {
+/**
+ * @throws {UsageError} if the file is not a ZIP file, unpacks to too many bytes, or has a formula
+ * without a value
+ */
+function checkParts(file: string, bytes: Buffer): void {
   let total: number;
+  let lacksValues = false;
   try {
-    total = unpackedSize(bytes);
+    const parts = partsIn(bytes);
+    total = parts.reduce((sum, { unpacked }) => sum + unpacked, 0);
+    if (total <= MAX_UNPACKED_BYTES) {
+      lacksValues = parts.some((part) => isSheet(part) && hasEmptyFormula(bytes, part));
+    }
   } catch {
     throw unreadable(file);
+  }
+  if (lacksValues) {
+    throw new UsageError(
+      `${file} has formulas without their values. Open it in Excel, and save it again.`,
+    );
   }
   if (total > MAX_UNPACKED_BYTES) {
     throw new UsageError(
@@ -110,12 +157,47 @@ function checkSize(file: string, bytes: Buffer): void {
   }
 }
 
-// The fields of a ZIP file (APPNOTE.TXT, sections 4.3.12 and 4.3.16).
+/** A part of a workbook in its ZIP file. */
+interface Part {
+  readonly name: string;
+  readonly packed: number;
+  readonly unpacked: number;
+  readonly isDeflated: boolean;
+  /** The position of the part in the file. */
+  readonly start: number;
+}
+
+function isSheet({ name }: Part): boolean {
+  return /worksheets\/[^/]+\.xml$/i.test(name);
+}
+
+/**
+ * Matches a formula without a value, as programs write it that don't calculate. A library reads such
+ * a cell as empty. Excel gives the type `str` to a formula whose value is an empty text.
+ */
+const EMPTY_FORMULA =
+  /<(?:\w+:)?c(?=[\s>])(?![^<>]*\st=["']str)[^<>]*>\s*<(?:\w+:)?f(?:\s[^<>]*)?(?:\/>|>[^<]*<\/(?:\w+:)?f>)\s*(?:<(?:\w+:)?v\s*\/>\s*|<(?:\w+:)?v>\s*<\/(?:\w+:)?v>\s*)?<\/(?:\w+:)?c>/;
+
+function hasEmptyFormula(bytes: Buffer, part: Part): boolean {
+  const { start, packed, unpacked, isDeflated } = part;
+  const lengths = bytes.readUInt16LE(start + 26) + bytes.readUInt16LE(start + 28);
+  const from = start + HEADER_LENGTH + lengths;
+  const content = bytes.subarray(from, from + packed);
+  const xml = isDeflated
+    ? inflateRawSync(content, { maxOutputLength: Math.max(1, unpacked) })
+    : content;
+  return EMPTY_FORMULA.test(xml.toString('latin1'));
+}
+
+// The fields of a ZIP file (APPNOTE.TXT, sections 4.3.7, 4.3.12, and 4.3.16).
 const END_SIGNATURE = 0x06054b50;
 const END_LENGTH = 22;
 const MAX_COMMENT = 0xffff;
 const ENTRY_SIGNATURE = 0x02014b50;
 const ENTRY_LENGTH = 46;
+const HEADER_LENGTH = 30;
+/** The compression method that workbooks have. */
+const DEFLATE = 8;
 /** The sizes of an entry with this flag are behind its data. The list of entries has them, too. */
 const HAS_LATE_SIZES = 8;
 /** The values that mean that the real value is in a field for huge files. */
@@ -123,11 +205,11 @@ const HUGE_COUNT = 0xffff;
 const HUGE_SIZE = 0xffffffff;
 
 /**
- * Returns the sum of the sizes that a ZIP file declares. The library stops at the declared size of
- * an entry, but only if there is one. So we look at the same bytes as the library, and throw if a
+ * Returns the parts of a ZIP file, with the sizes that it declares. The library stops at the
+ * declared size of an entry, but only if there is one. So we look at the same bytes as the library, and throw if a
  * size is missing.
  */
-function unpackedSize(bytes: Buffer): number {
+function partsIn(bytes: Buffer): readonly Part[] {
   let end = bytes.length - END_LENGTH;
   const first = Math.max(0, end - MAX_COMMENT);
   while (end > first && bytes.readUInt32LE(end) !== END_SIGNATURE) end -= 1;
@@ -137,7 +219,7 @@ function unpackedSize(bytes: Buffer): number {
   if (count === HUGE_COUNT || listSize === HUGE_SIZE || at === HUGE_SIZE) {
     throw new RangeError('a huge ZIP file');
   }
-  let total = 0;
+  const parts: Part[] = [];
   for (let n = 0; n < count; n += 1) {
     const packed = bytes.readUInt32LE(at + 20);
     const unpacked = bytes.readUInt32LE(at + 24);
@@ -147,11 +229,18 @@ function unpackedSize(bytes: Buffer): number {
     if (bytes.readUInt32LE(at) !== ENTRY_SIGNATURE || isMissing || isHuge) {
       throw new RangeError('an entry without sizes');
     }
-    total += unpacked;
     const lengths = [28, 30, 32].map((field) => bytes.readUInt16LE(at + field));
+    const name = at + ENTRY_LENGTH;
+    parts.push({
+      name: bytes.toString('latin1', name, name + (lengths[0] ?? 0)),
+      packed,
+      unpacked,
+      isDeflated: bytes.readUInt16LE(at + 10) === DEFLATE,
+      start: bytes.readUInt32LE(at + 42),
+    });
     at += lengths.reduce((sum, length) => sum + length, ENTRY_LENGTH);
   }
-  return total;
+  return parts;
 }
 
 async function sheetsIn(bytes: Buffer): Promise<readonly Named[]> {
@@ -182,6 +271,17 @@ function candidatesOf(
   throw new UsageError(`${file} has no sheet "${wanted}". It has: ${names.join(', ')}.`);
 }
 
+/** Returns the first rows with text of a sheet, or null if it is not a table, such as a chart. */
+async function tableIn(bytes: Buffer, sheet: string, maxRows: number) {
+  try {
+    return await rowsOf(bytes, sheet, maxRows);
+  } catch (error) {
+    const { message } = error as Error;
+    if (message.includes('missing worksheet file')) return null;
+    throw error;
+  }
+}
+
 /** Returns the first rows with text. */
 async function rowsOf(bytes: Buffer, sheet: string, maxRows: number): Promise<Row[]> {
   const rows: Row[] = [];
@@ -195,14 +295,17 @@ async function rowsOf(bytes: Buffer, sheet: string, maxRows: number): Promise<Ro
   return rows;
 }
 
-/** Returns the text of a cell. Numbers have all digits, whatever their format shows. */
+/**
+ * Returns the text of a cell. Numbers have all digits, whatever their format shows. The outline of a
+ * result (api/console/outline.ts) needs texts without NUL.
+ */
 function textOf(value: string | number | boolean | Date | null): string {
   if (value === null) return '';
   if (typeof value === 'boolean') {
     return String(value).toUpperCase();
   }
   if (!(value instanceof Date)) {
-    return String(value);
+    return String(value).replaceAll('\0', '');
   }
   // Excel shows this if a number is too large for its date format.
   if (Number.isNaN(value.getTime())) {

@@ -190,10 +190,11 @@ async function checkFile<T extends object>(
   const file = await readRows(path);
   await importRows({ ...work, store: rehearse }, file, verdicts, tally);
   const { rows, counts, refused } = tally;
-  const data = { rows, verdicts: counts, refused };
+  const { notes } = file;
+  const data = { rows, verdicts: counts, refused, notes };
   const parts = [
     fields({ rows, ...counts }),
-    ...file.notes.map(printable),
+    ...notes.map(printable),
     ...refusalsOf(tally),
     'Nothing was stored.',
   ];
@@ -221,7 +222,7 @@ async function importFile<T extends object>(
   }
   const { rows, counts, refused } = tally;
   await endImport(db, id, 'done', counts);
-  const data = { id, file: name, rows, verdicts: counts, refused };
+  const data = { id, file: name, rows, verdicts: counts, refused, notes };
   const parts: Part[] = [fields({ import: id, file: name, rows, ...counts })];
   parts.push(...notes.map(printable), ...refusalsOf(tally));
   if (verdicts === undefined) {

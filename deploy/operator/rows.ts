@@ -3,6 +3,7 @@ import { type FileHandle, open, readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { bare } from '../../api/files/cell.ts';
 import { readSheet } from '../../api/files/file.ts';
+import { MAX_TITLES } from '../../api/files/layout.ts';
 import type { Row } from '../../api/files/sheet.ts';
 import { UsageError } from '../../api/files/usage-error.ts';
 import { MAX_VALUE_LENGTH } from '../nppes/csv.ts';
@@ -67,8 +68,6 @@ export const ACCEPTABLE = 'acceptable';
 
 /** The verdict of a row above the header. It is refused, because it could be data. */
 const ABOVE_HEADER = 'above_header';
-/** The header is searched in this many rows. */
-const MAX_TITLES = 30;
 const MAX_BATCH_ROWS = 1000;
 /** About a million rows. Larger files would not fit into memory. */
 const MAX_BYTES = 100_000_000;
@@ -103,7 +102,7 @@ export async function readRows(path: string): Promise<RowFile> {
   const bytes = await orImportProblem(readFile(path), cannotOpen(path));
   const fingerprint = createHash('sha256').update(bytes).digest('hex');
   try {
-    const { rows, notes } = await readSheet(path, bytes);
+    const { rows, notes } = await readSheet(path, bytes, { mustBeOne: true });
     return { path, name: basename(path), fingerprint, rows, notes };
   } catch (error) {
     if (error instanceof UsageError) {

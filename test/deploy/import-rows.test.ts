@@ -591,17 +591,46 @@ test('an import reads a workbook, and refuses the rows above its header', async 
   const rows = [['Objections'], ['Value', 'Kind'], [2_000_040_016, 'npi'], ['x', 'npi']];
   const workbook = await workbookOf([
     { name: 'List', rows },
-    { name: 'Notes', rows: [['nothing']] },
+    { name: 'Notes', state: 'hidden', rows: [['nothing']] },
   ]);
   const path = await file('objections.xlsx', workbook);
   const { code, stdout } = await operator('import', 'suppressions', path, ...WHY);
   t.is(code, 1);
-  t.regex(stdout, /^Only the sheet "List" is read, and not "Notes"\.$/m);
+  t.regex(stdout, /^Only the sheet "List" is read, and not "Notes" \(hidden\)\.$/m);
   t.regex(
     stdout,
     /^REFUSED ROWS\nLINE +VERDICT *\n +1 +above_header *\n +4 +not_an_npi$/m,
   );
   t.regex(stdout, /^(?:added|already_there) +1$/m);
+  const { stdout: data } = await operator(
+    'import',
+    'suppressions',
+    path,
+    '--dry-run',
+    '--json',
+  );
+  t.regex(data, /"notes": ?\[\s*"Only the sheet/);
+});
+
+test('an import refuses a workbook whose sheets or formulas would be skipped', async (t) => {
+  const { operator } = operatorOn(url);
+  const roster = { name: 'Old roster', rows: [['value'], [2_000_020_091]] };
+  const emails = { name: 'By email', rows: [['value'], ['jane@clinic-one.com']] };
+  const formula = { attributes: '', xml: '<f>B2&amp;"@clinic-one.com"</f><v></v>' };
+  const cases = [
+    [[emails, roster], /has several sheets with text: By email, Old roster\. Keep one/],
+    [[{ name: 'A', rows: [['value'], [formula], [2_000_020_091]] }], /has formulas/],
+  ] as const;
+  for (const [sheets, problem] of cases) {
+    const path = await file('skipped.xlsx', await workbookOf(sheets));
+    const { code, stderr } = await operator('import', 'suppressions', path, ...WHY);
+    t.is(code, 1);
+    t.regex(stderr, problem);
+  }
+  const rows = await db.drizzle.execute(
+    sql`select from suppressions where value = '2000020091'`,
+  );
+  t.is(rows.length, 0);
 });
 
 test('a file that is neither CSV nor a workbook is refused as a whole', async (t) => {

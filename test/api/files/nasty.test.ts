@@ -1,7 +1,8 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { inspect } from '../../../api/console/file-reader.ts';
-import { readNpi } from '../../../api/files/cell.ts';
+import { isNpi, readNpi } from '../../../api/files/cell.ts';
+import { readSheet } from '../../../api/files/file.ts';
 import { type Cell, workbookOf, zipOf } from '../../support/workbook.ts';
 
 // Reads files as people have them, which are rarely a table that begins with its column names. In each
@@ -24,6 +25,8 @@ interface Case {
 }
 
 const [A, B, C, D] = ['2000000010', '2000000028', '2000000036', '2000000044'] as const;
+/** A phone number with the check digit of an NPI. */
+const PHONE = '2125550105';
 const MISTYPED = 'has a wrong check digit';
 const WORDS = 'is not a number of 10 digits';
 const NUMBERED = 'f has no column names, so its columns are numbered.';
@@ -127,6 +130,17 @@ const CSV: Readonly<Record<string, Case>> = {
     content: `x,y,\nz,v,${B}\nw,u,${C}\n`,
     npis: [B, C],
     unused: { 1: 'no NPI' },
+    says: [NUMBERED],
+  },
+  'a first row with only an NPI, without column names': {
+    content: `${A},\n${B},x\n${C},y\n`,
+    npis: [A, B, C],
+    says: [NUMBERED],
+  },
+  'a first row with only a mistyped NPI, without column names': {
+    content: `2000000011,\n${B},x\n${C},y\n`,
+    npis: [B, C],
+    unused: { 1: MISTYPED },
     says: [NUMBERED],
   },
   'words in place of the first NPI': {
@@ -362,6 +376,8 @@ const xml = (cells: string) =>
   `<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>${cells}</sheetData></worksheet>`;
 const VISIBLE = { name: 'Data', rows: [['npi'], [A]] };
 const UNREADABLE = /^f is not an Excel workbook that can be read\. Open it in Excel/;
+const WITHOUT_VALUES =
+  /^f has formulas without their values\. Open it in Excel, and save it again\.$/;
 const TOO_LARGE = /^f unpacks to more than 50 MB\. Remove rows, sheets, and pictures/;
 
 const XLSX: Readonly<Record<string, Case>> = {
@@ -392,16 +408,29 @@ const XLSX: Readonly<Record<string, Case>> = {
       ),
     npis: [A, B],
   },
-  'formulas without values, and with errors': {
+  'formulas with errors, and with an empty text': {
     content: () =>
       sheet(
         ['npi', 'name'],
-        [{ attributes: '', xml: '<f>B2</f>' }, 'x'],
+        [{ attributes: 't="str"', xml: '<f>B2</f><v></v>' }, 'x'],
         [{ attributes: 't="e"', xml: '<f>B3</f><v>#N/A</v>' }, 'y'],
         [A, 'z'],
       ),
     npis: [A],
     unused: { 2: 'no NPI', 3: 'is a formula, or the error of one' },
+  },
+  'formulas without values': {
+    content: () => sheet(['npi'], [{ attributes: 's="1"', xml: '<f>B2</f>' }], [A]),
+    problem: WITHOUT_VALUES,
+  },
+  'formulas with an empty value': {
+    content: () => sheet(['npi'], [{ attributes: '', xml: '<f>B2</f><v></v>' }], [A]),
+    problem: WITHOUT_VALUES,
+  },
+  'a formula of several cells without a value': {
+    content: () =>
+      sheet(['npi'], [{ attributes: '', xml: '<f t="shared" si="0"/><v/>' }], [A]),
+    problem: WITHOUT_VALUES,
   },
   'a merged title': {
     content: () =>
@@ -436,6 +465,23 @@ const XLSX: Readonly<Record<string, Case>> = {
       ]),
     npis: [A],
     says: ['Only the sheet "Data" is read, and not "Cover", "Empty".'],
+  },
+  'a sheet with one phone number that could be an NPI': {
+    content: () =>
+      workbookOf([
+        { name: 'Offices', rows: [['Main', PHONE]] },
+        { name: 'Data', rows: [['npi'], [A], [B]] },
+      ]),
+    npis: [A, B],
+    says: ['Only the sheet "Data" is read, and not "Offices".'],
+  },
+  'a chart in front of the data': {
+    content: () =>
+      workbookOf([{ name: 'Chart', rows: [] }, VISIBLE], {
+        'xl/worksheets/sheet1.xml': null,
+      }),
+    npis: [A],
+    says: ['Only the sheet "Data" is read, and not "Chart".'],
   },
   'two sheets with NPIs': {
     content: () => workbookOf([VISIBLE, { name: 'More', rows: [['npi'], [B]] }]),
@@ -540,11 +586,18 @@ const XLSX: Readonly<Record<string, Case>> = {
     unused: { 2: 'no NPI' },
   },
   'control characters in texts': {
-    content: () => sheet(['npi'], [`${A}_x000D_`], [B]),
+    content: () => sheet(['npi'], [`${A}_x000D_`], [`_x0000_${B}`]),
     npis: [A, B],
   },
   'more rows than an upload may have': {
     content: () => sheet(['npi'], ...many(10_001).map((npi) => [Number(npi)])),
+    problem: /^f has more than 10000 rows\. Split it/,
+  },
+  'more rows than an upload may have, of which the first have only an NPI': {
+    content: () => {
+      const rows = many(10_450).map((npi, n) => [Number(npi), n < 450 ? null : 'x']);
+      return sheet(...rows);
+    },
     problem: /^f has more than 10000 rows\. Split it/,
   },
   'many more rows than an upload may have': {
@@ -685,8 +738,17 @@ for (const [kind, cases] of Object.entries({ CSV, xlsx: XLSX })) {
       const told =
         draft.npis.length + draft.duplicates + draft.unusable.length + Number(kept);
       t.is(draft.rows, told);
+      const { rows } = await readSheet('f', bytes, { sheet: sheet ?? undefined });
+      t.is(rows.length, saidAbove(draft.notes) + draft.rows);
     });
   }
+}
+
+/** Returns the number of rows above the data: the titles that the notes name, and the column names. */
+function saidAbove(notes: readonly string[]): number {
+  const titles = notes.find((note) => note.startsWith('Above the table')) ?? '';
+  const count = titles.match(/(?:Line|Row) \d+: "/g)?.length ?? 0;
+  return notes.includes(NUMBERED) ? count : count + 1;
 }
 
 /** A text that a spreadsheet may have, with everything that a reader of CSV could take for more. */
@@ -711,11 +773,39 @@ test('each row of a random table is looked up, or named as not used', async (t) 
     const content = Buffer.from([...titles, ...table].join(end));
     const file = { fileName: 'f', content };
     const draft = await inspect({ file, sheet: null, column: null });
-    if (draft.kind === 'unusable') return t.fail(draft.problem);
     const kept = rows.filter((row) => row.some((cell) => cell.trim() !== ''));
+    if (draft.kind === 'unusable') {
+      t.is(kept.length, 0, draft.problem);
+      return;
+    }
     const npis = kept.flatMap((row) => readNpi(row[1]).npi ?? []);
     t.deepEqual(draft.npis, [...new Set(npis)]);
     t.is(draft.rows, kept.length);
+    t.is(draft.rows, npis.length + draft.unusable.length);
+    t.is(saidAbove(draft.notes), titles.length + 1);
+  };
+  await fc.assert(fc.asyncProperty(form, reads), { numRuns: 200 });
+});
+
+test('no row of a random table without column names vanishes', async (t) => {
+  const npi = fc.constantFrom(A, B, C, '2000000011', '', 'n/a');
+  const name = fc.constantFrom('', 'x', 'NPI pending', '100 Turnpike Rd');
+  const form = fc.array(fc.tuple(npi, name, name), { minLength: 1, maxLength: 40 });
+  const reads = async (rows: Values<typeof form>) => {
+    const content = Buffer.from([...rows, ['', '', 'end']].join('\n'));
+    const draft = await inspect({
+      file: { fileName: 'f', content },
+      sheet: null,
+      column: 0,
+    });
+    const kept = rows.filter((row) => row.some((cell) => cell !== ''));
+    const npis = kept.flatMap(([cell]) => (isNpi(cell) ? cell : []));
+    if (draft.kind === 'unusable') {
+      t.is(kept.length, 0);
+      return;
+    }
+    t.deepEqual(draft.npis, [...new Set(npis)]);
+    t.is(draft.rows + saidAbove(draft.notes), kept.length + 1);
     t.is(draft.rows, npis.length + draft.unusable.length);
   };
   await fc.assert(fc.asyncProperty(form, reads), { numRuns: 200 });
