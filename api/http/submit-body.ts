@@ -29,7 +29,8 @@ export type SubmitBody = Pick<
   'npis' | 'requestedType' | 'webhook' | 'customData'
 >;
 
-const MAX_NPIS = 60;
+/** The number of NPIs that one submit can have. */
+export const MAX_NPIS = 60;
 const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
 const MAX_CUSTOM_DATA_DEPTH = 32;
 

@@ -2,7 +2,7 @@ import type { CheckResult, RequestedType } from '../../db/words.ts';
 import type { ToolCall } from './tool-call.ts';
 
 /** The most NPIs that one call shows, because some assistants cut longer texts. */
-export const MAX_CHECKED = 300;
+const MAX_SHOWN = 300;
 
 interface CheckReport {
   readonly data: readonly { readonly npi: string; readonly result: CheckResult }[];
@@ -16,7 +16,7 @@ export async function checkNpis(call: ToolCall, npis: readonly string[]) {
   // The assistant must see the NPIs that are special.
   const first = data.filter(({ result }) => result !== 'lookup');
   const others = data.filter(({ result }) => result === 'lookup');
-  return { totals, max_credits, data: [...first, ...others].slice(0, MAX_CHECKED) };
+  return { totals, max_credits, data: [...first, ...others].slice(0, MAX_SHOWN) };
 }
 
 /** @throws {CallFailed} if the response is an error */

@@ -23,7 +23,7 @@ import { jsonSchema } from '../openapi/schemas.ts';
 import { problem } from '../problems.ts';
 import type { Site } from '../site.ts';
 import TEXTS from './descriptions.json' with { type: 'json' };
-import { ToolCall, ToolFault } from './tool-call.ts';
+import { fillText, ToolCall, ToolFault, toolText } from './tool-call.ts';
 import { TOOLS } from './tools.ts';
 
 // The MCP server, with which AI assistants use the service (api/docs/assistants.md). Each request
@@ -71,24 +71,25 @@ async function handle(
 ): Promise<ResponseObject> {
   // This place is for one submit. The calls of the API get their own places.
   request.app.place.leave();
-  const parsedBody = parsed(await readBody(request.raw.req));
+  const parsedBody = parseMessage(await readBody(request.raw.req));
   const asked = webRequest(request, deps.site);
   // A page of another site must not use this server through a browser, even if the host name of the
   // page leads to us.
   const { hostname } = new URL(deps.site.publicUrl);
   const refused = originValidationResponse(asked, [hostname]) ?? refuseList(parsedBody);
-  if (refused) return await shown(refused, request, h);
-  let failure: Error | null = null;
+  if (refused) return await convertResponse(refused, request, h);
+  const failures: Error[] = [];
   const handler = createMcpHandler(() => createMcpServer(request, deps), {
     // The tools never change, so there is nothing to subscribe to.
     maxSubscriptions: 0,
     onerror: (error) => {
-      failure = error;
+      failures.push(error);
     },
   });
   const response = await handler.fetch(asked, { parsedBody });
-  if (response.status === 500 && failure !== null) throw failure;
-  return await shown(response, request, h);
+  const failure = failures.at(-1);
+  if (response.status === 500 && failure) throw failure;
+  return await convertResponse(response, request, h);
 }
 
 /** Returns a request in the form that the SDK reads. It is aborted when the client disconnects. */
@@ -112,7 +113,7 @@ function webRequest(request: Request, { publicUrl }: Site) {
  * Returns the message in a body, or undefined if it is not JSON. The SDK then returns the error. Some
  * clients send null as the arguments of a tool that needs none, which the SDK would reject.
  */
-function parsed(body: Buffer): unknown {
+function parseMessage(body: Buffer): unknown {
   const isMissing = (name: string, value: unknown) =>
     name === 'arguments' && value === null;
   try {
@@ -130,13 +131,15 @@ function parsed(body: Buffer): unknown {
  */
 function refuseList(parsedBody: unknown): Response | null {
   if (!Array.isArray(parsedBody)) return null;
-  const message = 'Send one message per request, not a list.';
-  const error = { code: ProtocolErrorCode.InvalidRequest, message };
+  const error = {
+    code: ProtocolErrorCode.InvalidRequest,
+    message: TEXTS.oneMessage,
+  };
   return Response.json({ jsonrpc: '2.0', id: null, error }, { status: 400 });
 }
 
 /** Converts a response of the SDK. A stream is passed on as it comes. */
-async function shown(
+async function convertResponse(
   response: Response,
   request: Request,
   h: ResponseToolkit,
@@ -191,10 +194,7 @@ const LISTED: Tool[] = Object.entries(TOOLS).map(
 /** Returns the description of a tool, with the prices of emails. */
 function descriptionOf(name: string): string {
   const texts: Readonly<Record<string, string>> = TEXTS.tools;
-  return Object.entries(PRICES).reduce(
-    (text, [type, price]) => text.replace(`{${type}}`, String(price)),
-    texts[name] ?? '',
-  );
+  return fillText(texts[name] ?? '', PRICES);
 }
 
 interface Asked {
@@ -211,12 +211,13 @@ async function callTool(
   const tool = Object.hasOwn(TOOLS, name) ? TOOLS[name] : undefined;
   if (!tool) {
     const names = Object.keys(TOOLS).join(', ');
-    const message = `There is no tool with this name. Use one of: ${names}.`;
+    const message = fillText(TEXTS.unknownTool, { names });
     throw new ProtocolError(ProtocolErrorCode.InvalidParams, message);
   }
   try {
     const call = new ToolCall(request, context);
-    const structuredContent = await tool.run(call, validated(tool.input, given) as never);
+    const input = checkArguments(tool.input, given);
+    const structuredContent = await tool.run(call, input as never);
     const text = JSON.stringify(structuredContent);
     return {
       structuredContent: structuredContent as JSONObject,
@@ -230,39 +231,41 @@ async function callTool(
 
 /** The number of problems that an error names. A list can have a thousand. */
 const MAX_PROBLEMS = 10;
+/** More arguments than any tool has. To report thousands of unknown ones would block the process. */
+const MAX_ARGUMENTS = 20;
 
 /**
  * Returns the arguments with their defaults. Null and an empty text count as missing.
  * @throws {ToolFault} if they are not valid
  */
-function validated(schema: (typeof TOOLS)[string]['input'], given: Asked['arguments']) {
+function checkArguments(
+  schema: (typeof TOOLS)[string]['input'],
+  given: Asked['arguments'],
+) {
   const set = Object.entries(given ?? {}).filter(
     ([, value]) => value !== null && value !== '',
   );
-  const { value, error } = schema.validate(Object.fromEntries(set), {
+  const some = set.slice(0, MAX_ARGUMENTS);
+  const { value, error } = schema.validate(Object.fromEntries(some), {
     abortEarly: false,
   });
   if (!error) return value;
   const problems = error.details.map(({ message }) => `${message}.`);
-  const shownProblems = problems.slice(0, MAX_PROBLEMS);
-  const more = problems.length - shownProblems.length;
-  if (more > 0) shownProblems.push(`And ${more} more problems.`);
-  throw new ToolFault(
-    `${shownProblems.join(' ')} Correct the arguments, and call again.`,
-  );
+  const lines = problems.slice(0, MAX_PROBLEMS);
+  const more = problems.length - lines.length;
+  if (more > 0) {
+    lines.push(`And ${more} more problems.`);
+  }
+  lines.push(TEXTS.correct);
+  throw new ToolFault(lines.join(' '));
 }
 
 /** Returns the text of an error for an assistant. Logs an unexpected error. */
 function faultText(error: unknown, request: Request, log: Logger): string {
   if (error instanceof ToolFault) return error.message;
-  if (error instanceof CallFailed) {
-    if (error.problemCode === 'idempotency_in_progress') {
-      return 'The same call is still running. Repeat it in a few seconds with the same arguments.';
-    }
-    return error.text().replace('/api/v1/batches', 'list_batches');
-  }
+  if (error instanceof CallFailed) return toolText(error);
   const { requestId: http_request_id } = request.app;
   log.error({ err: error, http_request_id, route: PATH }, 'request failed');
   request.server.app.errors += 1;
-  return 'Something went wrong on our side. Repeat the call with the same arguments. Nothing is charged twice.';
+  return TEXTS.faults.internal_error;
 }

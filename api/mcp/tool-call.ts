@@ -1,8 +1,9 @@
 import type { Request } from '@hapi/hapi';
 import type { ServerContext } from '@modelcontextprotocol/server';
-import { callApi } from '../http/call-api.ts';
+import { type CallFailed, callApi } from '../http/call-api.ts';
 import { whenOver } from '../http/overload.ts';
 import { MAX_WAIT_S } from '../http/prefer.ts';
+import TEXTS from './descriptions.json' with { type: 'json' };
 
 /**
  * The longest time for one look at a batch. After each look, the client is notified of the progress.
@@ -14,6 +15,20 @@ const SLACK_MS = 100;
 
 /** Thrown if a tool can't do what the assistant wants. The message says what to change. */
 export class ToolFault extends Error {}
+
+/** Replaces `{name}` in a text of descriptions.json by the value with this name. */
+export function fillText(
+  text: string,
+  values: Readonly<Record<string, string | number>>,
+): string {
+  return text.replaceAll(/\{(\w+)\}/g, (_, name: string) => String(values[name]));
+}
+
+/** Returns the text of an error of the API in the words of tools. */
+export function toolText(error: CallFailed): string {
+  const texts: Readonly<Record<string, string>> = TEXTS.faults;
+  return texts[error.problemCode] ?? error.text();
+}
 
 /** A response for which a tool has waited. */
 interface Look<T> {
@@ -31,6 +46,8 @@ export class ToolCall {
   readonly #request: Request;
   readonly #context: ServerContext;
   readonly #credentials: Record<string, string> = {};
+  /** The steps that an earlier part of the call has done. The progress goes on after them. */
+  stepsBefore = 0;
   #isFirst = true;
   #isAbandoned = false;
 
@@ -81,12 +98,13 @@ export class ToolCall {
   }
 
   /** Notifies the client of the progress, if it asked for that. */
-  async notify(done: number, total: number, message: string): Promise<void> {
+  async notify(done: number, steps: number, message: string): Promise<void> {
     const { _meta: meta, notify } = this.#context.mcpReq;
     const progressToken = meta?.progressToken;
     if (progressToken === undefined || this.#isAbandoned) return;
     // The protocol requires that each value is larger than the one before. The fraction is below 1.
-    const progress = done + this.#elapsedMs() / 100_000;
+    const progress = this.stepsBefore + done + this.#elapsedMs() / 100_000;
+    const total = this.stepsBefore + steps;
     const params = { progressToken, progress, total, message };
     // It fails if the client has just disconnected.
     await notify({ method: 'notifications/progress', params }).catch(() => {});

@@ -6,16 +6,16 @@ import {
   REQUEST_STATUSES,
   REQUESTED_TYPES,
 } from '../../db/words.ts';
+import { MAX_CHECKED } from '../http/validation.ts';
 import { checkNpis } from './check-tool.ts';
+import TEXTS from './descriptions.json' with { type: 'json' };
 import { getResults, MAX_BATCHES } from './results-tool.ts';
 import { submitNpis } from './submit-tool.ts';
-import type { ToolCall } from './tool-call.ts';
+import { fillText, type ToolCall } from './tool-call.ts';
 
 // The tools of the MCP server (api/docs/assistants.md). The Joi schemas check the arguments and the
 // clients get them as JSON Schema.
 
-/** The most NPIs of one call. A client sends longer lists in parts. */
-const MAX_NPIS = 1000;
 const LISTED_BATCHES = 20;
 
 /** A tool. Its description is in descriptions.json. */
@@ -40,14 +40,8 @@ const status = text.valid(...BATCH_STATUSES);
 const npi = Joi.string()
   .pattern(/^[0-9]{10}$/)
   .messages({ 'string.pattern.base': '{{#label}} must have exactly 10 digits' });
-const npis = Joi.array()
-  .items(npi)
-  .min(1)
-  .max(MAX_NPIS)
-  .required()
-  .description(
-    `1 to ${MAX_NPIS} National Provider Identifiers, each a string of 10 digits.`,
-  );
+// A client sends longer lists in parts.
+const npis = list(npi, MAX_CHECKED, TEXTS.arguments.npis);
 const batchId = Joi.string()
   .pattern(new RegExp(idPattern('bat')))
   .messages({
@@ -56,29 +50,25 @@ const batchId = Joi.string()
 const type = Joi.string()
   .valid(...REQUESTED_TYPES)
   .default('any')
-  .description(
-    'The type of email to find. any (the default) prefers a professional address.',
-  );
+  .description(TEXTS.arguments.type);
 
 const results = {
-  status: status.description('completed if all NPIs are final.'),
+  status: status.description(TEXTS.results.status),
   total: count,
-  completed_count: count.description('NPIs that are final.'),
+  completed_count: count.description(TEXTS.results.completed_count),
   found: count,
   not_found: count,
   failed: count,
-  credits_used: count.description('What these batches have cost so far.'),
+  credits_used: count.description(TEXTS.results.credits_used),
   results: Joi.array()
     .items(
       Joi.object({
         npi: text,
         status: text.valid(...REQUEST_STATUSES),
         email: text.allow(null),
-        email_type: text.allow(null).description('professional or personal.'),
+        email_type: text.allow(null).description(TEXTS.results.email_type),
         email_last_validated: text.allow(null),
-        replayed: Joi.boolean()
-          .required()
-          .description('True if it was free, because it was paid for before.'),
+        replayed: Joi.boolean().required().description(TEXTS.results.replayed),
       }),
     )
     .required(),
@@ -93,7 +83,7 @@ export const TOOLS: Readonly<Record<string, Tool>> = {
       totals: Joi.object(counts(CHECK_RESULTS)).required(),
       max_credits: Joi.object(counts(REQUESTED_TYPES))
         .required()
-        .description('The most that the list can cost, by type.'),
+        .description(TEXTS.results.max_credits),
       data: Joi.array()
         .items(
           Joi.object({
@@ -119,25 +109,23 @@ export const TOOLS: Readonly<Record<string, Tool>> = {
         .integer()
         .min(0)
         .required()
-        .description(
-          'The most credits that the user agreed to spend on this list. If it could cost more, nothing is submitted.',
-        ),
+        .description(TEXTS.arguments.max_credits),
       attempt: Joi.number()
         .integer()
         .min(1)
         .default(1)
-        .description(
-          'Set it to 2, 3, and so on to search for the same list again on purpose, for example after failures.',
-        ),
+        .description(TEXTS.arguments.attempt),
     }),
     output: Joi.object({
       ...optional(results),
-      status: status.description('completed if all NPIs are submitted and final.'),
+      status: status.description(forMany(TEXTS.submitted.status)),
+      total: count.optional().description(forMany(TEXTS.submitted.total)),
       batch_ids: Joi.array().items(text).required(),
-      submitted: count.description('NPIs that are in a batch. Duplicates count once.'),
+      submitted: count.description(TEXTS.submitted.submitted),
       not_submitted: count,
-      may_cost: count.description('The most that the list could cost before this call.'),
-      next: text.description('What to do next.'),
+      skipped: Joi.array().items(text).required().description(TEXTS.submitted.skipped),
+      may_cost: count.description(TEXTS.submitted.may_cost),
+      next: text.description(TEXTS.submitted.next),
     }),
     isReadOnly: false,
     run: submitNpis,
@@ -145,12 +133,7 @@ export const TOOLS: Readonly<Record<string, Tool>> = {
   get_results: tool({
     title: 'Get results',
     input: Joi.object<{ readonly batch_ids: string[] }>({
-      batch_ids: Joi.array()
-        .items(batchId)
-        .min(1)
-        .max(MAX_BATCHES)
-        .required()
-        .description('Ids from submit_npis or list_batches.'),
+      batch_ids: list(batchId, MAX_BATCHES, TEXTS.arguments.batch_ids),
     }),
     output: Joi.object(results),
     isReadOnly: true,
@@ -160,7 +143,7 @@ export const TOOLS: Readonly<Record<string, Tool>> = {
     title: 'List batches',
     input: Joi.object<Readonly<Record<string, string>>>({
       status: status.optional(),
-      npi: npi.description('Only batches with this NPI.'),
+      npi: npi.description(TEXTS.arguments.npi),
     }),
     output: Joi.object({
       batches: Joi.array()
@@ -187,6 +170,27 @@ export const TOOLS: Readonly<Record<string, Tool>> = {
     run: getCredits,
   }),
 };
+
+/**
+ * Returns a schema for a list. If a list is too long, its items are not checked, because reporting
+ * many invalid items would block the process.
+ */
+function list(item: Joi.Schema, most: number, description: string) {
+  const limited = Joi.array().max(most);
+  const complete = limited
+    .items(item)
+    .min(1)
+    .description(fillText(description, { most }));
+  return Joi.array()
+    .when('.', { is: limited, then: complete, otherwise: limited })
+    .required()
+    .meta({ accepts: complete });
+}
+
+/** Returns a text about lists with more batches than a call returns. */
+function forMany(text: string): string {
+  return fillText(text, { most: MAX_BATCHES });
+}
 
 function counts(names: readonly string[]) {
   return Object.fromEntries(names.map((name) => [name, count]));

@@ -5,6 +5,9 @@ import {
   StreamableHTTPClientTransport,
 } from '@modelcontextprotocol/client';
 import test, { type ExecutionContext } from 'ava';
+import { CallFailed } from '../../api/http/call-api.ts';
+import { toolText } from '../../api/mcp/tool-call.ts';
+import { PROBLEMS } from '../../api/problems.ts';
 import { PRICES } from '../../db/accounts/credits.ts';
 import { revokeKey } from '../../db/accounts/keys.ts';
 import { validNpisFrom } from '../support/command.ts';
@@ -21,6 +24,17 @@ const FOUND = '2000000010';
 const NOT_FOUND = '2000000044';
 
 const [, CONFIGURATION = ''] = /^```json\n(.*?)^```$/ms.exec(page('assistants.md')) ?? [];
+
+/** The operations that tools call. */
+const REACHED: readonly string[] = [
+  'all',
+  'keyed',
+  'unexpected',
+  'submitBulk',
+  'getBatch',
+];
+const ONE_PROBLEM = /^"\w+" must contain less than or equal to \d+ items\. Correct/;
+const MANY = Array.from({ length: 5000 }, (_, n) => [String(n), 1]);
 
 const stack = fresh(test, () => startStack());
 const idle = fresh(test, () => startApi());
@@ -139,8 +153,60 @@ test('a list that could cost more than max_credits is refused before it holds an
   const text = await fail('submit_npis', { npis, type: 'personal', max_credits: 209 });
   t.regex(text, /max_credits is 209, but the list can cost 210 \(NPIs: 70, /);
   t.regex(text, /set max_credits to 210/);
+  t.regex(text, /This call submitted nothing\..* what earlier calls submitted/);
+  t.notRegex(text, /nothing is held/);
   t.like(await organization.credits(), { balance: 1000, used: 0 });
   t.deepEqual(await use('list_batches'), { batches: [] });
+});
+
+test('an NPI with a wrong check digit is skipped, and holds no credits', async (t) => {
+  const wrong = '3000000001';
+  const live = await idle.organization(1);
+  const first = await connect(t, live.apiKey, {}, idle.baseUrl);
+  const call = { npis: [wrong, wrong], max_credits: 0 };
+  t.like(await first.use('submit_npis', call), {
+    status: 'completed',
+    skipped: [wrong],
+    submitted: 0,
+    batch_ids: [],
+  });
+  t.like(await live.credits(), { balance: 1, used: 0 });
+  const { apiKey } = await stack.sandboxOf(await stack.organization());
+  const assistant = await connect(t, apiKey);
+  const result = await assistant.submitted({ npis: [wrong, FOUND], max_credits: 1 });
+  t.like(result, { skipped: [wrong], submitted: 1, not_submitted: 0, total: 1 });
+});
+
+test('a list of more than 5 batches has no sums of the first ones', async (t) => {
+  const { apiKey } = await stack.sandboxOf(await stack.organization());
+  const { use } = await connect(t, apiKey);
+  const npis = validNpisFrom(0, 301);
+  const seen: Progress[] = [];
+  const result = await use('submit_npis', { npis, max_credits: 301 }, (progress) =>
+    seen.push(progress),
+  );
+  t.like(result, { submitted: 301, status: 'in-progress' });
+  t.is((result.batch_ids as string[]).length, 6);
+  t.is((result.results as object[]).length, 300);
+  for (const sum of ['total', 'completed_count', 'found', 'not_found', 'credits_used'])
+    t.false(sum in result, sum);
+  t.regex(String(result.next), /only the first 5 batches/);
+  // The submits have progress too.
+  t.is(seen[0]?.message, '60 of 301 NPIs are submitted.');
+  t.true(seen.every(({ progress }, i) => progress > (seen[i - 1]?.progress ?? 0)));
+  t.true(seen.every(({ progress, total = 0 }) => progress < total + 1));
+});
+
+test('the rest of a list has the same batches as the whole list', async (t) => {
+  const organization = await idle.organization(130);
+  const { use } = await connect(t, organization.apiKey, {}, idle.baseUrl);
+  const npis = validNpisFrom(0, 190);
+  // The credits end after two batches, so no call waits.
+  const whole = await use('submit_npis', { npis, max_credits: 190 });
+  const [, second] = whole.batch_ids as string[];
+  const rest = await use('submit_npis', { npis: npis.slice(60), max_credits: 190 });
+  t.deepEqual(rest.batch_ids, [second]);
+  t.like(await organization.credits(), { balance: 10 });
 });
 
 test('a call that is repeated returns the same batches, until it has another attempt', async (t) => {
@@ -186,6 +252,8 @@ test('if credits run out, the same call submits the rest later', async (t) => {
   const first = await use('submit_npis', args);
   t.like(first, { status: 'in-progress', submitted: 60, not_submitted: 40 });
   t.regex(String(first.next), /40 NPIs were not submitted\. .*credits.* same arguments/);
+  t.true(String(first.next).includes(`with the NPIs from ${args.npis[60]} to the end`));
+  t.notRegex(String(first.next), /queued|This submit|fewer/);
   await grant(idle.db, organization.organizationId, 100);
   const leaving = new AbortController();
   const second = client.callTool(
@@ -203,6 +271,19 @@ test('if credits run out, the same call submits the rest later', async (t) => {
     (batches as { total: number }[]).map(({ total }) => total),
     [40, 60],
   );
+});
+
+test('errors of the API are in the words of tools', (t) => {
+  const kinds = Object.values(PROBLEMS).filter(({ at }) =>
+    [at].flat().some((one) => REACHED.includes(one)),
+  );
+  t.true(kinds.length > 7);
+  for (const { status, codes } of kinds) {
+    for (const [code, detail] of Object.entries(codes)) {
+      const text = toolText(new CallFailed(status, { code, detail }));
+      t.notRegex(text, /Idempotency-Key|X-Request-Id|\/api\/|queued|nothing was done/);
+    }
+  }
 });
 
 test('null and empty texts count as missing arguments', async (t) => {
@@ -228,6 +309,10 @@ test('an assistant learns which argument to change', async (t) => {
       { npis: validNpisFrom(0, 1001), max_credits: 1 },
       /"npis" .* 1000 items/,
     ],
+    // Reporting each item would block the process.
+    ['submit_npis', { npis: Array(30_000).fill(1), max_credits: 1 }, ONE_PROBLEM],
+    ['get_results', { batch_ids: Array(30_000).fill(1) }, ONE_PROBLEM],
+    ['get_credits', Object.fromEntries(MANY), /"0" is not .* And 10 more problems/],
     ['submit_npis', { npis: Array(500).fill('x'), max_credits: 1 }, /490 more problems/],
     ['submit_npis', { npis: [FOUND], maxCredits: 1 }, /"maxCredits" is not allowed/],
     ['get_results', { batch_ids: ['bat_1'] }, /"batch_ids\[0\]" must be a complete id/],
@@ -248,12 +333,16 @@ test('a batch of another organization looks like one that does not exist', async
   const { apiKey } = await stack.sandboxOf(await stack.organization());
   const { fail, use } = await connect(t, apiKey);
   const text = await fail('get_results', { batch_ids: [json.batch_id] });
-  t.is(
-    text,
-    'No batch with this id is visible to this key. Check the id, or find it through list_batches.',
+  t.true(
+    text.startsWith(
+      `No batch with the id ${json.batch_id} is visible to this key. Check the id, or find it through list_batches.`,
+    ),
   );
   const unknown = json.batch_id.replace(/.$/, json.batch_id.endsWith('0') ? '1' : '0');
-  t.is(await fail('get_results', { batch_ids: [unknown] }), text);
+  t.is(
+    await fail('get_results', { batch_ids: [unknown] }),
+    text.replace(json.batch_id, unknown),
+  );
   t.deepEqual(await use('list_batches', { npi: FOUND }), { batches: [] });
 });
 
@@ -290,6 +379,26 @@ test('over the rate limit, a long list is submitted in part', async (t) => {
   t.regex(String(result.next), /This key may send 5 requests in 60 s\. Try again in/);
   const error = await t.throwsAsync(client.callTool({ name: 'get_credits' }));
   t.regex(error.message, /"code":"rate_limited"/);
+});
+
+test('if a wait for results is refused, the assistant gets those so far', async (t) => {
+  // Two messages count when the client connects, one for the submit, and one for the first look.
+  const organization = await idle.organization(10, 4);
+  const { json } = await organization.bulk({ npis: validNpisFrom(0, 2) });
+  const { use } = await connect(t, organization.apiKey, {}, idle.baseUrl);
+  const result = await use('get_results', { batch_ids: [json.batch_id] });
+  t.like(result, { status: 'in-progress', total: 2, completed_count: 0 });
+});
+
+test('a wrong id is named before the wait for the other batches', async (t) => {
+  const organization = await idle.organization(10);
+  const { json } = await organization.bulk({ npis: validNpisFrom(0, 1) });
+  const { fail } = await connect(t, organization.apiKey, {}, idle.baseUrl);
+  const last = json.batch_id.endsWith('0') ? '1' : '0';
+  const unknown = json.batch_id.replace(/.$/, last);
+  // A wait would end when the client gives up.
+  const batch_ids = [json.batch_id, unknown];
+  t.true((await fail('get_results', { batch_ids })).includes(unknown));
 });
 
 test('a client that asks for progress gets notifications', async (t) => {
