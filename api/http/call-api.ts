@@ -18,7 +18,7 @@ interface ApiCall {
   /** A key in the headers replaces the key of the console's session. */
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: object | undefined;
-  /** True if the call must not count toward the rate limit again. */
+  /** True if the call has counted toward the rate limit, and must not count again. */
   readonly isCounted?: boolean;
 }
 
@@ -69,7 +69,7 @@ export class CallFailed extends Error {
 
 /**
  * Calls the API of this process, as if the program of the caller called it. The call counts toward
- * the rate limit of the key.
+ * the rate limit of the key, unless it is `isCounted` already.
  * @throws {CallFailed} if the response is an error
  */
 export async function callApi<T>(
