@@ -133,14 +133,14 @@ async function read({ file, column, sheet: name }: InspectTask): Promise<Reading
   const options = { sheet: name ?? undefined, maxRows: MAX_READ };
   const sheet = await readSheet(fileName, Buffer.from(content), options);
   const table = tableOf(fileName, sheet);
-  const { header, rows } = table;
+  const { titles, header, rows } = table;
   // The reader of workbooks stops at the second limit.
   if (rows.length > MAX_ROWS || sheet.rows.length >= MAX_READ) {
     throw new UsageError(
       `${fileName} has more than ${MAX_ROWS} rows. Split it into files of at most ${MAX_ROWS} rows.`,
     );
   }
-  const width = rows.reduce(
+  const width = [...titles, ...rows].reduce(
     (widest, { cells }) => Math.max(widest, cells.length),
     header.length,
   );

@@ -50,6 +50,13 @@ export function isNpi(cell: string): boolean {
   return !isShort && /\p{Nd}/u.test(cell) && readNpi(cell).npi !== null;
 }
 
+const SEVERAL = /\d{10}\D+\d{10}/;
+
+/** Returns true if a cell has several numbers that could be NPIs. */
+export function hasSeveral(cell: string): boolean {
+  return cell.length <= MAX_CELL && SEVERAL.test(cell);
+}
+
 /** A text that is only a number, or an NPI in which letters were typed instead of digits. */
 const NUMBER = /^(?:\d{1,14}|(?=(?:\D*\d){6})[\p{L}\d]{8,12})$/u;
 
@@ -104,7 +111,7 @@ function problemOf(text: string): string {
   if (/^\d+[.,]\d+$/.test(text)) {
     return 'is not a whole number';
   }
-  if (/\d{10}\D+\d{10}/.test(text)) {
+  if (SEVERAL.test(text)) {
     return 'has several numbers. Put each NPI into its own row';
   }
   if (/^[=#]/.test(text)) {

@@ -1,5 +1,5 @@
 import { type Info, type Options, parse } from 'csv-parse/sync';
-import { isNpi } from './cell.ts';
+import { hasSeveral, isNpi } from './cell.ts';
 import { decode, type Text } from './decode.ts';
 import { type Form, listed, type Row, type Sheet } from './sheet.ts';
 import { UsageError } from './usage-error.ts';
@@ -27,10 +27,18 @@ export function readCsv(file: string, bytes: Buffer): Sheet {
     hasSeparatorLine: separator !== null,
     // The output is UTF-8, which Excel recognizes only by the mark.
     bom: decoded.bom || decoded.encoding !== 'utf-8',
+    escapesFormulas: false,
     recordDelimiter: text.includes('\r\n') ? 'windows' : 'unix',
   };
   const all = parseRows(file, text, delimiter).filter(hasText);
   const notes = [...notesAbout(file, decoded)];
+  const quoted = all.filter((row) => hidesRows(row, delimiter));
+  if (quoted.length > 0) {
+    const lines = quoted.map(({ line }) => line);
+    notes.push(
+      `A cell in quotes has several lines, and an NPI that is not looked up: ${listed('line', lines)}. If these lines are rows, remove the quotes.`,
+    );
+  }
   const rows = splitOthers(separator ? all.slice(1) : all, delimiter, notes);
   if (rows.length === 0) {
     throw new UsageError(`${file} has no rows.`);
@@ -42,6 +50,14 @@ function hasText({ cells }: Row): boolean {
   return cells.some((cell) => cell.trim() !== '');
 }
 
+/** Returns true if a cell has a line that looks like a row, as between two stray quotes. */
+function hidesRows({ cells }: Row, delimiter: string): boolean {
+  const lines = cells.flatMap((cell) => cell.split(/[\r\n]+/).slice(1));
+  return lines.some(
+    (line) => line.includes(delimiter) && line.split(delimiter).some(isNpi),
+  );
+}
+
 function* notesAbout(file: string, { encoding }: Text): Generator<string> {
   if (encoding === 'windows-1252') {
     yield `${file} is not UTF-8, so it was read as Windows-1252.`;
@@ -51,10 +67,10 @@ function* notesAbout(file: string, { encoding }: Text): Generator<string> {
 }
 
 /**
- * Returns the delimiter with which most rows have an NPI. If several have as many, it is the one
- * with which the quotes are right for longest, and then the one that splits most rows into the same
- * number of cells. One line is not enough for this choice: it can be a title, or can have column
- * names such as `name, first`.
+ * Returns the delimiter with which most rows have an NPI, or several in one cell. If two have as
+ * many, it is the one with which the quotes are right for longest, then the one that splits most
+ * rows into the same number of cells, and then the one with most single NPIs. One line is not enough
+ * for this choice: it can be a title, or can have column names such as `name, first`.
  * @param named the delimiter that the first line of the file names
  */
 function delimiterOf(text: string, named: string | undefined): string {
@@ -63,12 +79,15 @@ function delimiterOf(text: string, named: string | undefined): string {
   const scores = candidates.map((delimiter) => {
     const { length } = attempt(start, { delimiter });
     const { rows } = attempt(start, { delimiter, relax_quotes: true });
-    const withNpi = rows.filter(({ cells }) => cells.some(isNpi)).length;
-    return { delimiter, withNpi, length, regular: countRegular(rows) };
+    const single = rows.filter(({ cells }) => cells.some(isNpi));
+    const any = rows.filter(({ cells }) => cells.some(isNpi) || cells.some(hasSeveral));
+    const ranks = [any.length, length, countRegular(rows), single.length];
+    return { delimiter, ranks };
   });
-  scores.sort(
-    (a, b) => b.withNpi - a.withNpi || b.length - a.length || b.regular - a.regular,
-  );
+  scores.sort((a, b) => {
+    const differences = b.ranks.map((rank, n) => rank - (a.ranks[n] ?? 0));
+    return differences.find((difference) => difference !== 0) ?? 0;
+  });
   return scores[0]?.delimiter ?? ',';
 }
 

@@ -112,9 +112,13 @@ export function columnsWithNpis(rows: readonly Row[]): number[] {
   return columns.filter((at) => at >= 0);
 }
 
+/** Matches names such as `Provider NPI` and `NPINumber`, but not texts such as `NPI pending`. */
+const NPI_NAME =
+  /npis?(?: ?(?:numbers?|num|no|nbr|ids?|code|digits?|\d))*$|\bnational ?provider ?id/;
+
 /** Returns true if a column with this name probably has NPIs. */
 export function isNpiName(name: string): boolean {
-  return /npi|national ?provider ?id/.test(simple(name));
+  return NPI_NAME.test(simple(name));
 }
 
 /** Returns a name without upper case, punctuation, and invisible characters. */

@@ -34,7 +34,7 @@ export function* resultRows(
   results: ReadonlyMap<string, Cells>,
   missing: string,
 ): Generator<readonly string[]> {
-  const width = rows.reduce(
+  const width = [...titles, ...rows].reduce(
     (widest, { cells }) => Math.max(widest, cells.length),
     header.length,
   );
@@ -42,7 +42,10 @@ export function* resultRows(
   const kept = Array.from({ length: width }, (_, index) => index).filter(
     (i) => !ADDED.includes(header[i] ?? ''),
   );
-  const keptOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
+  const written = (cell: string) =>
+    form.escapesFormulas && Number.isNaN(Number(cell)) ? inert(cell) : cell;
+  const keptOf = (row: readonly string[]) =>
+    kept.map((column) => written(row[column] ?? ''));
   const nothing = ADDED.map(() => '');
   // Written as two cells, because one cell with the delimiter would get quotes.
   if (form.hasSeparatorLine) yield ['sep=', ''];
@@ -88,8 +91,8 @@ function reasonOf({ status, replayed }: Cells): string {
 }
 
 /**
- * Escapes text that a spreadsheet would run as a formula. Only the added cells are escaped, so the
- * cells of the input stay as they are.
+ * Escapes text that a spreadsheet would run as a formula. The cells of a CSV file stay as
+ * they are, because it has the same text already.
  */
 function inert(cell: string): string {
   return cell.replace(/^(?=[=+\-@\t\r])/, "'");

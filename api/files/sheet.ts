@@ -6,6 +6,8 @@ export interface Form {
   /** True if the first line is `sep=` with the delimiter, as Excel reads and writes it. */
   readonly hasSeparatorLine: boolean;
   readonly bom: boolean;
+  /** True if texts that a spreadsheet would run as formulas are escaped. */
+  readonly escapesFormulas: boolean;
   readonly recordDelimiter: 'windows' | 'unix';
 }
 

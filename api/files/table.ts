@@ -7,7 +7,7 @@ import { UsageError } from './usage-error.ts';
 // Reads the NPIs of a sheet. The command and the console of the service use it.
 
 export interface Contact {
-  /** The line of the file in which the row begins. */
+  /** The line of the file in which the row begins, or the row of the workbook. */
   readonly line: number;
   readonly cells: readonly string[];
   /** The cell in the NPI column. */
@@ -82,7 +82,8 @@ export function tableOf(file: string, sheet: Sheet): Table {
     notes.push(`${place} ${first.line} is read as column names, because it has no NPI.`);
   }
   const rows = body.map((row) => cut(row, widest));
-  return { file, form, place, titles, header, rows, notes };
+  const above = titles.map((row) => cut(row, widest));
+  return { file, form, place, titles: above, header, rows, notes };
 }
 
 /** Returns the number of cells up to the last one with text. */
@@ -112,9 +113,11 @@ export function contactsIn(table: Table, index: number): Contacts {
   const contacts = rows.map((row) => {
     const { line, cells } = row;
     const at = positionOf(row, header.length, index);
+    const cell = cells[at ?? index] ?? '';
+    const earlier = earlierOf(header, cells);
+    if (at === null) return { line, cells, cell, earlier, npi: null, problem: UNCLEAR };
     if (at !== index) moved.push(line);
-    const cell = cells[at] ?? '';
-    return { line, cells, cell, earlier: earlierOf(header, cells), ...readNpi(cell) };
+    return { line, cells, cell, earlier, ...readNpi(cell) };
   });
   const all = [...notes];
   const kept = contacts.filter(({ earlier }) => earlier).length;
@@ -130,23 +133,33 @@ export function contactsIn(table: Table, index: number): Contacts {
   return { form, place, titles, header, rows: contacts, column, notes: all };
 }
 
+const UNCLEAR =
+  'is in a row with more cells than the column names, in which several cells could be the NPI';
+
 /**
- * Returns the position of a row's NPI. It is further right than its column if a name has a comma
- * without quotes. Then only a row with one NPI there is clear.
+ * Returns the position of a row's NPI, or null if several cells could be it. It is further right than
+ * its column if a name has a comma without quotes. Then a phone number can be in its column.
  */
-function positionOf(row: Row, width: number, index: number): number {
+function positionOf(row: Row, width: number, index: number): number | null {
   const { cells } = row;
   const cell = cells[index] ?? '';
   const isName = cell.trim() !== '' && !isMeantAsNpi(cell);
-  if (cells.length <= width || !isName || isNpi(cell)) {
+  // Nothing is left of the first column, so its cells are never moved to the right.
+  const isClear = isNpi(cell) ? index === 0 : !isName;
+  if (cells.length <= width || isClear) {
     return index;
   }
   const last = index + filledWidth(row) - width;
   const found = [...cells.keys()].filter(
-    (at) => at > index && at <= last && isNpi(cells[at] ?? ''),
+    (at) => at >= index && at <= last && isAssignable(cells[at] ?? ''),
   );
   const [only = index, ...more] = found;
-  return more.length === 0 ? only : index;
+  return more.length === 0 ? only : null;
+}
+
+/** Returns true for an NPI that begins with 1 or 2, as every assigned NPI does. */
+function isAssignable(cell: string): boolean {
+  return isNpi(cell) && /^[12]/.test(readNpi(cell).npi ?? '');
 }
 
 /** Returns the added cells of a row whose email an earlier run found, or null. */

@@ -25,6 +25,8 @@ const FORM: Form = {
   delimiter: ',',
   hasSeparatorLine: false,
   bom: true,
+  // In a workbook, such a text does nothing. In CSV, it would be run.
+  escapesFormulas: true,
   recordDelimiter: 'windows',
 };
 

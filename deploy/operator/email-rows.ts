@@ -45,7 +45,7 @@ const EMAIL_ALIASES = {
 };
 
 const EMAILS_HEADER =
-  'the first row must be a header with at least the names npi and email, or data that begins with an NPI and an address';
+  'one of the first 30 rows must be a header with at least the names npi and email, or the first row must be data that begins with an NPI and an address';
 
 /**
  * Returns the rules for importing the operator's own addresses. An address has to pass the same

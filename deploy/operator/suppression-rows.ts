@@ -11,7 +11,7 @@ import type { RowImport } from './rows.ts';
 type Suppressed = SuppressionTarget & { readonly reason: string };
 
 const SUPPRESSIONS_HEADER =
-  'the first row must be a header with the name value, or each line must be one value';
+  'one of the first 30 rows must be a header with the name value, or each line must be one value';
 
 const REFUSALS: Readonly<Record<TargetWord, string>> = {
   npi: 'not_an_npi',

@@ -3,6 +3,8 @@ import fc from 'fast-check';
 import { inspect } from '../../../api/console/file-reader.ts';
 import { isNpi, readNpi } from '../../../api/files/cell.ts';
 import { readSheet } from '../../../api/files/file.ts';
+import { resultRows } from '../../../api/files/result-rows.ts';
+import { contactsIn, tableOf } from '../../../api/files/table.ts';
 import { type Cell, workbookOf, zipOf } from '../../support/workbook.ts';
 
 // Reads files as people have them, which are rarely a table that begins with its column names. In each
@@ -29,6 +31,8 @@ const [A, B, C, D] = ['2000000010', '2000000028', '2000000036', '2000000044'] as
 const PHONE = '2125550105';
 const MISTYPED = 'has a wrong check digit';
 const WORDS = 'is not a number of 10 digits';
+const SEVERAL = 'has several numbers. Put each NPI into its own row';
+const UNCLEAR = 'is in a row with more cells than the column names';
 const NUMBERED = 'f has no column names, so its columns are numbered.';
 
 const EMPTY = ','.repeat(300);
@@ -202,9 +206,54 @@ const CSV: Readonly<Record<string, Case>> = {
   'a row in which two cells could be the NPI': {
     content: `name,npi,boss\nSmith, Jo,${A},${B},\nx,y,${D},${B},z\nCher,${C},\n`,
     npis: [A, C],
-    unused: { 3: WORDS },
+    unused: { 3: UNCLEAR },
     says: [
       'These rows have more cells than the column names, and their NPI is further right: line 2.',
+    ],
+  },
+  'a comma without quotes in front of a phone number and an NPI': {
+    content: `name,phone,npi\nx,1,${A}\ny,2,${B}\nDoe, Al,${PHONE},${C}\n`,
+    npis: [A, B],
+    unused: { 4: UNCLEAR },
+  },
+  'a comma without quotes in front of a phone number that is no NPI': {
+    content: `name,phone,npi\nx,1,${A}\nDoe, Al,9000000015,${C}\n`,
+    npis: [A, C],
+    says: [
+      'These rows have more cells than the column names, and their NPI is further right: line 3.',
+    ],
+  },
+  'several NPIs in each cell': {
+    content: `Clinic,NPIs\nSmith,${A};${B}\nJones,${C};${D}\nRoe,${B}\n`,
+    npis: [B],
+    unused: { 2: SEVERAL, 3: SEVERAL },
+  },
+  'two columns with NPIs, and a comma in each name': {
+    content: `last, first\tnpi\tboss\nSmith, Jo\t${A}\t${B}\nRoe, Al\t${C}\t${D}\n`,
+    npis: [A, C],
+  },
+  'a first row that says that its NPI is pending': {
+    content: `who,provider\nSmith,NPI pending\nJones,${A}\n`,
+    npis: [A],
+    header: ['who', 'provider'],
+    unused: { 2: WORDS },
+    says: [guessed(1)],
+  },
+  'an address with the letters npi': {
+    content: `name,address,id\nx,100 Turnpike Rd,\ny,5 Main St,${A}\n`,
+    npis: [A],
+    unused: { 2: 'no NPI' },
+    says: [guessed(1)],
+  },
+  'names of NPI columns as programs write them': {
+    content: `Clinic,billingProviderNPINumber\nx,${A}\n`,
+    npis: [A],
+  },
+  'two stray quotes around rows': {
+    content: `npi,name\n${A},"Bob\n${B},Al\n${C},Jim"\n${D},Roe\n`,
+    npis: [A, D],
+    says: [
+      'A cell in quotes has several lines, and an NPI that is not looked up: line 2. If these lines are rows, remove the quotes.',
     ],
   },
   '300 empty columns on the right': {
@@ -302,6 +351,7 @@ const CSV: Readonly<Record<string, Case>> = {
   'a name with the letters npi': {
     content: `Turnpike,who\nx,${A}\ny,${B}\n`,
     npis: [A, B],
+    says: [guessed(1)],
   },
   'only mistyped NPIs': {
     content: 'name,npi\nx,2000000011\ny,2000000012\n',
@@ -785,6 +835,27 @@ test('each row of a random table is looked up, or named as not used', async (t) 
     t.is(saidAbove(draft.notes), titles.length + 1);
   };
   await fc.assert(fc.asyncProperty(form, reads), { numRuns: 200 });
+});
+
+test('a result has whole titles, and no formulas that a workbook had as text', async (t) => {
+  const formula = '=HYPERLINK("https://a.example","x")';
+  const content = await sheet(
+    ['List', '2026', 'Ohio'],
+    ['npi', 'x'],
+    [A, formula],
+    [B, -5],
+  );
+  const table = tableOf('f', await readSheet('f', content));
+  const rows = [...resultRows(contactsIn(table, 0), new Map(), '')];
+  t.deepEqual(
+    rows.map((row) => row.slice(0, 3)),
+    [
+      ['List', '2026', 'Ohio'],
+      ['npi', 'x', ''],
+      [A, `'${formula}`, ''],
+      [B, '-5', ''],
+    ],
+  );
 });
 
 test('no row of a random table without column names vanishes', async (t) => {
