@@ -327,7 +327,7 @@ export const checkResponse = Joi.object({
         result: text
           .valid(...CHECK_RESULTS)
           .description(
-            '`lookup`: a submit looks it up, and charges you if we find an email. `free_repeat`: you paid for an email within 30 days. The others end as `not_found` without a charge.',
+            '`lookup`: a submit looks it up, and charges you if we find an email. `free_repeat`: you paid for an email within 30 days. `organization`, `deactivated`, and a `not_an_npi` of 10 digits end as `not_found` without a charge. Any other text makes a submit a 422.',
           )
           .meta({ name: 'CheckResult' }),
         free_types: Joi.array()

@@ -110,14 +110,15 @@ const MAX_DAYS = 366;
 
 /**
  * Rounds a period to whole UTC days, so that it includes the days of both ends. Without `until`, it
- * ends with today. Without `since`, it begins with the month of its last day.
- * @throws {ApiError} 422 for too many days, and for a period that begins after today
+ * ends with today, or is empty if it would begin later. Without `since`, it begins with the month of
+ * its last day.
+ * @throws {ApiError} 422 for too many days
  */
 function wholeDays(since: Date | null, until: Date | null) {
-  const end = DAY_MS * Math.ceil((until ?? new Date()).getTime() / DAY_MS);
+  const last = until?.getTime() ?? Math.max(Date.now(), since?.getTime() ?? 0);
+  const end = DAY_MS * Math.ceil(last / DAY_MS);
   const monthOfEnd = new Date(end - DAY_MS).setUTCDate(1);
   const begin = DAY_MS * Math.floor((since?.getTime() ?? monthOfEnd) / DAY_MS);
-  if (end < begin) throw invalid([problemAt(['query', 'since'], 'period backward')]);
   if (end - begin > MAX_DAYS * DAY_MS) throw periodTooLong('usage period');
   return { since: new Date(begin), until: new Date(end) };
 }

@@ -279,7 +279,7 @@ function addKeyCommands(program: Command, run: Run): void {
     .addOption(
       new Option(
         '--overlap <DURATION>',
-        'time for which the old key stays valid, such as 7d; 0 if it has leaked',
+        'time for which the old key stays valid, such as 7d, or 0; if it has leaked, use "keys revoke --leaked"',
       )
         .argParser(overlap)
         .default(OVERLAP_MS, '24h'),

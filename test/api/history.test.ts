@@ -249,7 +249,7 @@ test('all wrong parameters of the batch list or credit ledger are reported toget
   ])
     t.deepEqual(await problemsOf(path), [['query', 'until', 'period_backward']], path);
   const future = '/api/v1/usage?since=2100-01-01T00:00:00Z';
-  t.deepEqual(await problemsOf(future), [['query', 'since', 'period_backward']]);
+  t.is((await client.get(future)).status, 200, 'a period that has not begun is empty');
   for (const wrong of [
     '',
     'yesterday',

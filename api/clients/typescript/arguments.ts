@@ -101,9 +101,12 @@ export function parseArguments(args: readonly string[]): Arguments | 'help' | 'v
   return { file, out, force, column, type, maxCredits, isDryRun, isJson, url, keyFile };
 }
 
-/** Returns true if there is an API key in the arguments or the environment. */
-export function hasKey({ keyFile }: Arguments): boolean {
-  return Boolean(keyFile ?? process.env.NPI_EMAIL_API_KEY);
+/** Returns true if the arguments or the environment have an API key and an address. */
+export function canConnect({
+  keyFile,
+  url = process.env.NPI_EMAIL_URL,
+}: Arguments): boolean {
+  return Boolean((keyFile ?? process.env.NPI_EMAIL_API_KEY) && url);
 }
 
 /**

@@ -199,7 +199,9 @@ export class EnrichmentClient {
     submit: SingleSubmit | BulkSubmit,
     { idempotencyKey = randomUUID(), testOutcome }: SubmitOptions = {},
   ): Promise<Accepted> {
-    const isKey = /^[\x21-\x7e]+$/.test(idempotencyKey);
+    // A test of null would test the text "null", which is then the key of every submit.
+    const isKey =
+      typeof idempotencyKey === 'string' && /^[\x21-\x7e]+$/.test(idempotencyKey);
     checkOption(isKey, 'idempotencyKey must be ASCII text without spaces.');
     const headers: Record<string, string> = { 'idempotency-key': idempotencyKey };
     if (testOutcome) headers['test-outcome'] = testOutcome;

@@ -218,11 +218,14 @@ function checkNpis(npis: readonly string[]): void {
 /** @throws {EnrichmentError} `option_invalid`, `max_credits_invalid` */
 function checkOptions(options: Options): void {
   checkConnection(options);
-  const { maxCredits = 0, stateFile = '', onProgress = Boolean } = options;
+  const { type = 'any', maxCredits = 0, stateFile = '', onProgress = Boolean } = options;
   if (typeof maxCredits !== 'number' || Number.isNaN(maxCredits)) {
     const text = 'maxCredits must be a number.';
     throw new EnrichmentError('max_credits_invalid', text);
   }
+  // Without a price, `maxCredits` would limit nothing.
+  const types = Object.keys(PRICES).join(', ');
+  checkOption(Object.hasOwn(PRICES, type), `type must be one of ${types}.`);
   const isPath = typeof stateFile === 'string';
   checkOption(isPath, 'stateFile must be the path of a file.');
   const isFunction = typeof onProgress === 'function';
@@ -297,7 +300,7 @@ function aboveMaximum(run: Run, next: Chunk): EnrichmentError | null {
   const cost = next.batchId === null ? next.open * PRICES[type] : 0;
   const most = maxCost(run) + cost;
   if (next.batchId || !(most > maxCredits)) return null;
-  const text = `With the next submit, the run could cost ${most} credits, more than ${maxCredits}. Continue with a higher limit.`;
+  const text = `With the next submit, the run could cost ${most} credits, more than ${maxCredits}.`;
   return new EnrichmentError('max_credits', text);
 }
 

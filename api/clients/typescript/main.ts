@@ -1,9 +1,9 @@
 import { rm } from 'node:fs/promises';
 import {
   type Arguments,
+  canConnect,
   connectionOf,
   HELP,
-  hasKey,
   parseArguments,
   STANDARD,
 } from './arguments.ts';
@@ -75,7 +75,7 @@ async function start(args: readonly string[], summary: Summary): Promise<void> {
   }
   const { file, out, isDryRun, isJson, type, maxCredits } = given;
   if (out) await checkOutput(given);
-  const isOffline = isDryRun && !hasKey(given);
+  const isOffline = isDryRun && !canConnect(given);
   const connection = isOffline ? null : await connectionOf(given);
   const contacts = await readContacts(file, given.column);
   describe(contacts, summary);
@@ -245,6 +245,9 @@ function judge(
   }
   if (code === 'interrupted') {
     return [130, 'Repeat the command to continue.'];
+  }
+  if (code === 'max_credits') {
+    return [3, 'Repeat the command with a higher --max-credits to continue.'];
   }
   if (isShortage(error)) {
     return [3, 'With more credits, repeat the command to continue.'];

@@ -175,6 +175,7 @@ const ARGUMENTS: readonly (readonly [unknown, unknown, ErrorCode, RegExp])[] = [
   [NPIS, 'npe_key', 'option_invalid', /^Pass an object/],
   [NPIS, { patienceMs: '9' }, 'option_invalid', /^patienceMs must be a number/],
   [NPIS, { patienceMs: Number.NaN }, 'option_invalid', /^patienceMs must be/],
+  [NPIS, { type: null, maxCredits: 1 }, 'option_invalid', /^type must be one of any, /],
   [NPIS, { signal: {} }, 'option_invalid', /^signal must be an AbortSignal\.$/],
   [NPIS, { maxCredits: '9' }, 'max_credits_invalid', /^maxCredits must be a number\.$/],
   [NPIS, { stateFile: 1 }, 'option_invalid', /^stateFile must be the path of a file\.$/],
@@ -195,10 +196,12 @@ test('the client says what is wrong with its own arguments', async (t) => {
   const make = () => new EnrichmentClient(undefined as never);
   t.is(t.throws(make, { instanceOf: EnrichmentError })?.code, 'option_invalid');
   const client = await clientOf();
-  const submit = client.submitSingle({ npi: NPIS[0] ?? '' }, { idempotencyKey: 'zoë' });
-  const error = await t.throwsAsync(submit, { instanceOf: EnrichmentError });
-  t.is(error?.code, 'option_invalid');
-  t.is(error?.message, 'idempotencyKey must be ASCII text without spaces.');
+  for (const idempotencyKey of ['zoë', null as never]) {
+    const submit = client.submitSingle({ npi: NPIS[0] ?? '' }, { idempotencyKey });
+    const error = await t.throwsAsync(submit, { instanceOf: EnrichmentError });
+    t.is(error?.code, 'option_invalid');
+    t.is(error?.message, 'idempotencyKey must be ASCII text without spaces.');
+  }
 });
 
 const ADDRESSES: readonly (readonly [string | undefined, RegExp])[] = [
