@@ -9,7 +9,7 @@ import { UsageError } from './usage-error.ts';
 
 const DELIMITERS = [',', ';', '\t', '|'];
 /** The delimiter is searched only in this many characters, because a file can be large. */
-const MAX_SEARCHED = 100_000;
+const MAX_SEARCHED = 30_000;
 const SEPARATOR_LINE = /^"?sep=([^"\r\n])[^\r\n]*(?:\r\n|\n|\r)/i;
 
 /**

@@ -45,6 +45,10 @@ export const GROUPS = {
       'deliveries',
       'first-error',
       'idempotency',
+      // Their files take seconds to read, which delays others, and have a time limit.
+      'idle',
+      'nasty',
+      'uploads',
       'log',
       'overload',
       'prefer',

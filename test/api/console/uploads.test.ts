@@ -78,87 +78,99 @@ async function signedInAgain({ organizationId }: Organization): Promise<Visitor>
   return await signedIn(await issueKey(stack.db, BY, organizationId, 'second'));
 }
 
-test('a visitor uploads a file, checks its draft, and downloads the results', async (t) => {
-  const client = await stack.organization(500);
-  const visitor = await signedIn(client);
-  const file = `\ufeffName;NPI\r\n"Ana; MD";${FOUND}\r\nBo;2000000044.0\r\nCy;${FOUND}\r\nDi;12\r\n`;
-  const draft = await upload(visitor, file);
-  t.regex(draft.path, /^\/console\/uploads\/upl_\w+$/);
-  t.regex(draft.text, /<option value="1" selected>NPI<\/option>/);
-  t.regex(draft.text, /<dt>Rows<\/dt><dd>4<\/dd>/);
-  t.regex(draft.text, /<dt>NPIs to look up<\/dt><dd>2<\/dd>/);
-  t.regex(draft.text, /<dt>Duplicates<\/dt><dd>1<\/dd>/);
-  t.regex(draft.text, /Line 5: 12 has 2 instead of 10 digits/);
-  t.regex(draft.text, /Personal: at most 6 credits/);
-  t.is((await client.credits()).used, 0);
+test.serial(
+  'a visitor uploads a file, checks its draft, and downloads the results',
+  async (t) => {
+    const client = await stack.organization(500);
+    const visitor = await signedIn(client);
+    const file = `\ufeffName;NPI\r\n"Ana; MD";${FOUND}\r\nBo;2000000044.0\r\nCy;${FOUND}\r\nDi;12\r\n`;
+    const draft = await upload(visitor, file);
+    t.regex(draft.path, /^\/console\/uploads\/upl_\w+$/);
+    t.regex(draft.text, /<option value="1" selected>NPI<\/option>/);
+    t.regex(draft.text, /<dt>Rows<\/dt><dd>4<\/dd>/);
+    t.regex(draft.text, /<dt>NPIs to look up<\/dt><dd>2<\/dd>/);
+    t.regex(draft.text, /<dt>Duplicates<\/dt><dd>1<\/dd>/);
+    t.regex(draft.text, /Line 5: 12 has 2 instead of 10 digits/);
+    t.regex(draft.text, /Personal: at most 6 credits/);
+    t.is((await client.credits()).used, 0);
 
-  await start(visitor, draft);
-  const done = await until(visitor, draft.path, 'completed');
-  t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
-  t.regex(done.text, /<dt>New emails<\/dt><dd>1<\/dd>/);
-  t.regex(done.text, /A row without an email has its status/);
-  t.is((await client.credits()).used, 1);
-  const results = await visitor.get(`${draft.path}/results.csv`);
-  const lines = results.text.trim().split('\r\n');
-  t.is(results.headers.get('content-type'), 'text/csv; charset=utf-8');
-  t.is(lines[0]?.slice(0, 17), 'Name;NPI;enriched');
-  t.regex(
-    lines[1] ?? '',
-    /^"Ana; MD";2000000010;\S+@\S+;professional;20\S+Z;completed;$/,
-  );
-  t.is(lines[2], 'Bo;2000000044.0;;;;not_found;');
-  t.is(lines[4], 'Di;12;;;;not_asked;has 2 instead of 10 digits');
-});
+    await start(visitor, draft);
+    const done = await until(visitor, draft.path, 'completed');
+    t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
+    t.regex(done.text, /<dt>New emails<\/dt><dd>1<\/dd>/);
+    t.regex(done.text, /A row without an email has its status/);
+    t.is((await client.credits()).used, 1);
+    const results = await visitor.get(`${draft.path}/results.csv`);
+    const lines = results.text.trim().split('\r\n');
+    t.is(results.headers.get('content-type'), 'text/csv; charset=utf-8');
+    t.is(lines[0]?.slice(0, 17), 'Name;NPI;enriched');
+    t.regex(
+      lines[1] ?? '',
+      /^"Ana; MD";2000000010;\S+@\S+;professional;20\S+Z;completed;$/,
+    );
+    t.is(lines[2], 'Bo;2000000044.0;;;;not_found;');
+    t.is(lines[4], 'Di;12;;;;not_asked;has 2 instead of 10 digits');
+  },
+);
 
-test('a draft shows which NPIs are free, and the most that the others cost', async (t) => {
-  const client = await stack.organization(500);
-  const { insert } = providersIn(stack.db);
-  const [group = '', retired = ''] = ordinaryNpis('found', 2, 7000);
-  await insert({ npi: group, entityType: 2, organizationName: 'A CLINIC' }, null);
-  await insert({ npi: retired, deactivatedOn: '2020-01-01' }, null);
-  await client.completed((await client.single({ npi: FOUND })).json.batch_id);
-  const list = [group, retired, FOUND, NOT_FOUND];
-  const draft = await upload(await signedIn(client), ['npi', ...list].join('\n'));
-  const shown = (name: string) =>
-    new RegExp(`<dt>${name}</dt><dd>(.+?)</dd>`).exec(draft.text)?.[1];
-  const names = ['NPIs to look up', 'Free repeats'];
-  names.push('NPIs of organizations', 'Deactivated NPIs');
-  t.deepEqual(names.map(shown), ['1', '1', '1', '1']);
-  t.regex(draft.text, /Any type: at most 1 credit</);
-  t.regex(draft.text, /Personal: at most 6 credits</);
-});
+test.serial(
+  'a draft shows which NPIs are free, and the most that the others cost',
+  async (t) => {
+    const client = await stack.organization(500);
+    const { insert } = providersIn(stack.db);
+    const [group = '', retired = ''] = ordinaryNpis('found', 2, 7000);
+    await insert({ npi: group, entityType: 2, organizationName: 'A CLINIC' }, null);
+    await insert({ npi: retired, deactivatedOn: '2020-01-01' }, null);
+    await client.completed((await client.single({ npi: FOUND })).json.batch_id);
+    const list = [group, retired, FOUND, NOT_FOUND];
+    const draft = await upload(await signedIn(client), ['npi', ...list].join('\n'));
+    const shown = (name: string) =>
+      new RegExp(`<dt>${name}</dt><dd>(.+?)</dd>`).exec(draft.text)?.[1];
+    const names = ['NPIs to look up', 'Free repeats'];
+    names.push('NPIs of organizations', 'Deactivated NPIs');
+    t.deepEqual(names.map(shown), ['1', '1', '1', '1']);
+    t.regex(draft.text, /Any type: at most 1 credit</);
+    t.regex(draft.text, /Personal: at most 6 credits</);
+  },
+);
 
-test('a visitor uploads a workbook, chooses a sheet, and downloads the results as CSV', async (t) => {
-  const visitor = await signedIn(await stack.organization(10));
-  const workbook = await workbookOf([
-    { name: 'First', rows: [['npi'], [Number(NOT_FOUND)]] },
-    {
-      name: 'Second',
-      rows: [['Q3 list'], ['NPI', 'Who'], [Number(FOUND), 'Jos\u00e9'], [12]],
-    },
-  ]);
-  const content = new Uint8Array(workbook);
-  const draft = await upload(visitor, content, 'contacts.xlsx');
-  t.regex(draft.text, /<option selected>First<\/option><option>Second<\/option>/);
-  t.regex(draft.text, /Only the sheet &quot;First&quot; is read/);
-  const chosen = await visitor.get(`${draft.path}?sheet=Second`);
-  t.regex(chosen.text, /Above the table, and not looked up: Row 1: &quot;Q3 list&quot;/);
-  t.regex(chosen.text, /Row 4: 12 has 2 instead of 10 digits/);
-  await start(visitor, chosen);
-  await until(visitor, draft.path, 'completed');
-  const { text, headers } = await visitor.get(`${draft.path}/results.csv`);
-  const lines = text.split('\r\n');
-  t.regex(headers.get('content-disposition') ?? '', /contacts-enriched\.csv$/);
-  t.is(lines[0], 'Q3 list,,,,,,');
-  t.is(lines[1]?.slice(0, 17), 'NPI,Who,enriched_');
-  t.regex(
-    lines[2] ?? '',
-    /^2000000010,Jos\u00e9,\S+@\S+,professional,20\S+Z,completed,$/,
-  );
-  t.is(lines[3], '12,,,,,not_asked,has 2 instead of 10 digits');
-});
+test.serial(
+  'a visitor uploads a workbook, chooses a sheet, and downloads the results as CSV',
+  async (t) => {
+    const visitor = await signedIn(await stack.organization(10));
+    const workbook = await workbookOf([
+      { name: 'First', rows: [['npi'], [Number(NOT_FOUND)]] },
+      {
+        name: 'Second',
+        rows: [['Q3 list'], ['NPI', 'Who'], [Number(FOUND), 'Jos\u00e9'], [12]],
+      },
+    ]);
+    const content = new Uint8Array(workbook);
+    const draft = await upload(visitor, content, 'contacts.xlsx');
+    t.regex(draft.text, /<option selected>First<\/option><option>Second<\/option>/);
+    t.regex(draft.text, /Only the sheet &quot;First&quot; is read/);
+    const chosen = await visitor.get(`${draft.path}?sheet=Second`);
+    t.regex(
+      chosen.text,
+      /Above the table, and not looked up: Row 1: &quot;Q3 list&quot;/,
+    );
+    t.regex(chosen.text, /Row 4: 12 has 2 instead of 10 digits/);
+    await start(visitor, chosen);
+    await until(visitor, draft.path, 'completed');
+    const { text, headers } = await visitor.get(`${draft.path}/results.csv`);
+    const lines = text.split('\r\n');
+    t.regex(headers.get('content-disposition') ?? '', /contacts-enriched\.csv$/);
+    t.is(lines[0], 'Q3 list,,,,,,');
+    t.is(lines[1]?.slice(0, 17), 'NPI,Who,enriched_');
+    t.regex(
+      lines[2] ?? '',
+      /^2000000010,Jos\u00e9,\S+@\S+,professional,20\S+Z,completed,$/,
+    );
+    t.is(lines[3], '12,,,,,not_asked,has 2 instead of 10 digits');
+  },
+);
 
-test('batches name the file that they were submitted from', async (t) => {
+test.serial('batches name the file that they were submitted from', async (t) => {
   const visitor = await signedIn(await stack.organization(10));
   const file = await upload(visitor, `npi\n${FOUND}\n`);
   await start(visitor, file);
@@ -172,23 +184,29 @@ test('batches name the file that they were submitted from', async (t) => {
   }
 });
 
-test('the error about a file that cannot be read is shown next to its field', async (t) => {
-  const visitor = await signedIn(await stack.organization(1));
-  const workbook = await upload(visitor, 'PK\u0003\u0004', 'contacts.xlsx');
-  t.is(workbook.status, 422);
-  t.regex(workbook.text, /role="alert">contacts\.xlsx is not an Excel workbook that can/);
-  const rows = Array.from({ length: 10_001 }, () => FOUND);
-  const long = await upload(visitor, ['npi', ...rows].join('\n'));
-  t.regex(long.text, /contacts\.csv has more than 10000 rows\. Split it/);
-  const wide = await upload(visitor, `npi\n${FOUND}${','.repeat(200)}x\n`);
-  t.regex(wide.text, /contacts\.csv has 201 columns/);
-  const large = await upload(visitor, `npi\n${FOUND},${'x'.repeat(5_000_000)}\n`);
-  t.is(large.status, 422);
-  t.regex(large.text, /contacts\.csv is larger than 5 MB/);
-  t.is((await upload(visitor, 'x'.repeat(5_200_000))).status, 413);
-});
+test.serial(
+  'the error about a file that cannot be read is shown next to its field',
+  async (t) => {
+    const visitor = await signedIn(await stack.organization(1));
+    const workbook = await upload(visitor, 'PK\u0003\u0004', 'contacts.xlsx');
+    t.is(workbook.status, 422);
+    t.regex(
+      workbook.text,
+      /role="alert">contacts\.xlsx is not an Excel workbook that can/,
+    );
+    const rows = Array.from({ length: 10_001 }, () => FOUND);
+    const long = await upload(visitor, ['npi', ...rows].join('\n'));
+    t.regex(long.text, /contacts\.csv has more than 10000 rows\. Split it/);
+    const wide = await upload(visitor, `npi\n${FOUND}${','.repeat(200)}x\n`);
+    t.regex(wide.text, /contacts\.csv has 201 columns/);
+    const large = await upload(visitor, `npi\n${FOUND},${'x'.repeat(5_000_000)}\n`);
+    t.is(large.status, 422);
+    t.regex(large.text, /contacts\.csv is larger than 5 MB/);
+    t.is((await upload(visitor, 'x'.repeat(5_200_000))).status, 413);
+  },
+);
 
-test('a file name is cut and loses its invisible characters', async (t) => {
+test.serial('a file name is cut and loses its invisible characters', async (t) => {
   const visitor = await signedIn(await stack.organization(1));
   const content = `npi\n${FOUND}\n`;
   const draft = await upload(visitor, content, `"<b>\u202e${'𝒳'.repeat(150)}.csv`);
@@ -202,7 +220,7 @@ test('a file name is cut and loses its invisible characters', async (t) => {
   t.is((await upload(visitor, content, '\u202e')).status, 422);
 });
 
-test('a malformed form gets an error page at once', async (t) => {
+test.serial('a malformed form gets an error page at once', async (t) => {
   const visitor = await signedIn(await stack.organization(1));
   const { token } = await visitor.get(UPLOADS);
   const send = (type: string, body: string) =>
@@ -242,7 +260,7 @@ test('a malformed form gets an error page at once', async (t) => {
   );
 });
 
-test('a visitor chooses the column if it cannot be guessed', async (t) => {
+test.serial('a visitor chooses the column if it cannot be guessed', async (t) => {
   const visitor = await signedIn(await stack.organization(1));
   const draft = await upload(visitor, `a,b\n${FOUND},${NOT_FOUND}\n`);
   t.regex(draft.text, /It is not clear which column has the NPIs/);
@@ -252,59 +270,68 @@ test('a visitor chooses the column if it cannot be guessed', async (t) => {
   t.regex(chosen.text, /<dt>NPIs to look up<\/dt><dd>1<\/dd>/);
 });
 
-test('an upload spends the last credits, says why it stopped, and continues', async (t) => {
-  const client = await stack.organization(3);
-  const visitor = await signedIn(client);
-  const npis = ordinaryNpis('found', 5);
-  for (const npi of npis) {
-    await storeEmail(stack.db, { npi, email: `p${npi}@clinic.example` });
-  }
-  const draft = await upload(visitor, ['npi', ...npis].join('\n'));
-  await start(visitor, draft);
-  const stopped = await until(visitor, draft.path, 'stopped');
-  t.regex(stopped.text, /Your credits are used up/);
-  const { balance, used } = await client.credits();
-  t.deepEqual({ balance, used }, { balance: 0, used: 3 });
-  const { text } = await visitor.get(`${draft.path}/results.csv`);
-  t.is(text.match(/,not_asked,not enough credits/g)?.length, 2);
-  await grant(stack.db, client.organizationId, 10);
-  const [before] = await listUploads(stack.db, client.organizationId);
-  await visitor.post(`${draft.path}/continue`, { form_token: stopped.token });
-  const [after] = await listUploads(stack.db, client.organizationId);
-  t.true(Number(after?.expiresAt) > Number(before?.expiresAt));
-  const done = await until(visitor, draft.path, 'completed');
-  t.regex(done.text, /<dt>Done<\/dt><dd>5 of 5<\/dd>/);
-  t.is((await client.credits()).used, 5);
-});
+test.serial(
+  'an upload spends the last credits, says why it stopped, and continues',
+  async (t) => {
+    const client = await stack.organization(3);
+    const visitor = await signedIn(client);
+    const npis = ordinaryNpis('found', 5);
+    for (const npi of npis) {
+      await storeEmail(stack.db, { npi, email: `p${npi}@clinic.example` });
+    }
+    const draft = await upload(visitor, ['npi', ...npis].join('\n'));
+    await start(visitor, draft);
+    const stopped = await until(visitor, draft.path, 'stopped');
+    t.regex(stopped.text, /Your credits are used up/);
+    const { balance, used } = await client.credits();
+    t.deepEqual({ balance, used }, { balance: 0, used: 3 });
+    const { text } = await visitor.get(`${draft.path}/results.csv`);
+    t.is(text.match(/,not_asked,not enough credits/g)?.length, 2);
+    await grant(stack.db, client.organizationId, 10);
+    const [before] = await listUploads(stack.db, client.organizationId);
+    await visitor.post(`${draft.path}/continue`, { form_token: stopped.token });
+    const [after] = await listUploads(stack.db, client.organizationId);
+    t.true(Number(after?.expiresAt) > Number(before?.expiresAt));
+    const done = await until(visitor, draft.path, 'completed');
+    t.regex(done.text, /<dt>Done<\/dt><dd>5 of 5<\/dd>/);
+    t.is((await client.credits()).used, 5);
+  },
+);
 
-test('an upload stops when its key is revoked, and can continue with another', async (t) => {
-  const client = await stack.sandboxOf(await stack.organization(0));
-  const uploadId = await startWaiting(client);
-  await revokeKey(stack.db, BY, client.keyId);
-  await stack.client.workflow.getHandle(uploadId).result();
-  const visitor = await signedInAgain(client);
-  const stopped = await visitor.get(`${UPLOADS}/${uploadId}`);
-  t.regex(stopped.text, /The API key that started this upload is no longer valid/);
-  const form = { form_token: stopped.token };
-  await visitor.post(`${stopped.path}/continue`, form);
-  const done = await until(visitor, stopped.path, 'completed');
-  t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
-});
+test.serial(
+  'an upload stops when its key is revoked, and can continue with another',
+  async (t) => {
+    const client = await stack.sandboxOf(await stack.organization(0));
+    const uploadId = await startWaiting(client);
+    await revokeKey(stack.db, BY, client.keyId);
+    await stack.client.workflow.getHandle(uploadId).result();
+    const visitor = await signedInAgain(client);
+    const stopped = await visitor.get(`${UPLOADS}/${uploadId}`);
+    t.regex(stopped.text, /The API key that started this upload is no longer valid/);
+    const form = { form_token: stopped.token };
+    await visitor.post(`${stopped.path}/continue`, form);
+    const done = await until(visitor, stopped.path, 'completed');
+    t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
+  },
+);
 
-test('the page of an upload says that it waits because its lookups fail', async (t) => {
-  const client = await stack.sandboxOf(await stack.organization(0));
-  const stored = await startedUpload(stack.db, client, [FAILED, FOUND]);
-  await cutPart(stack.db, { uploadId: stored, position: 0 }, 1);
-  const uploadId = await startWaiting(client, stored);
-  const visitor = await signedInAgain(client);
-  const { text } = await eventually(async () => {
-    const seen = await visitor.get(`${UPLOADS}/${uploadId}`);
-    return seen.text.includes('<dt>Failed</dt><dd>1</dd>') ? seen : null;
-  });
-  t.regex(text, /role="alert">Most of the last lookups failed, so this upload waits\./);
-});
+test.serial(
+  'the page of an upload says that it waits because its lookups fail',
+  async (t) => {
+    const client = await stack.sandboxOf(await stack.organization(0));
+    const stored = await startedUpload(stack.db, client, [FAILED, FOUND]);
+    await cutPart(stack.db, { uploadId: stored, position: 0 }, 1);
+    const uploadId = await startWaiting(client, stored);
+    const visitor = await signedInAgain(client);
+    const { text } = await eventually(async () => {
+      const seen = await visitor.get(`${UPLOADS}/${uploadId}`);
+      return seen.text.includes('<dt>Failed</dt><dd>1</dd>') ? seen : null;
+    });
+    t.regex(text, /role="alert">Most of the last lookups failed, so this upload waits\./);
+  },
+);
 
-test('the sweep starts an upload whose workflow is missing', async (t) => {
+test.serial('the sweep starts an upload whose workflow is missing', async (t) => {
   const sandbox = await stack.sandboxOf(await stack.organization(0));
   const uploadId = await uploadInParts(stack.db, sandbox, TWO_PARTS);
   const workflow = stack.client.workflow.getHandle(uploadId);
@@ -317,7 +344,7 @@ test('the sweep starts an upload whose workflow is missing', async (t) => {
   t.regex(text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
 });
 
-test('a stopped upload submits no further part', async (t) => {
+test.serial('a stopped upload submits no further part', async (t) => {
   const client = await stack.sandboxOf(await stack.organization(0));
   const uploadId = await startWaiting(client);
   const visitor = await signedInAgain(client);
@@ -339,7 +366,7 @@ test('a stopped upload submits no further part', async (t) => {
   t.regex(results.text, /,not_asked,stopped by you\n$/);
 });
 
-test('another organization sees and changes no upload', async (t) => {
+test.serial('another organization sees and changes no upload', async (t) => {
   const draft = await upload(
     await signedIn(await stack.organization(9)),
     `npi\n${FOUND}\n`,
@@ -358,7 +385,7 @@ test('another organization sees and changes no upload', async (t) => {
   await t.throwsAsync(workflow.describe(), { name: 'WorkflowNotFoundError' });
 });
 
-test('only a stopped upload can continue', async (t) => {
+test.serial('only a stopped upload can continue', async (t) => {
   const visitor = await signedIn(await stack.organization(9));
   const draft = await upload(visitor, `npi\n${FOUND}\n`);
   const id = draft.path.split('/').at(-1) ?? '';
@@ -369,7 +396,7 @@ test('only a stopped upload can continue', async (t) => {
   t.regex((await visitor.get(draft.path)).text, /Submit 1 NPI</);
 });
 
-test('a visitor deletes a draft', async (t) => {
+test.serial('a visitor deletes a draft', async (t) => {
   const visitor = await signedIn(await stack.organization(9));
   const draft = await upload(visitor, `npi\n${FOUND}\n`);
   const left = await visitor.post(`${draft.path}/delete`, { form_token: draft.token });
@@ -378,26 +405,29 @@ test('a visitor deletes a draft', async (t) => {
   t.is((await visitor.get(draft.path)).status, 404);
 });
 
-test('the reconciler deletes an expired upload with its file and parts', async (t) => {
-  const client = await stack.organization(1);
-  await uploadInParts(stack.db, client, TWO_PARTS);
-  const { organizationId } = client;
-  await query(stack.db, (tx) =>
-    tx
-      .update(uploads)
-      .set({ expiresAt: sql`clock_timestamp()` })
-      .where(eq(uploads.organizationId, organizationId)),
-  );
-  // A sweep skips a row that another sweep has locked.
-  await eventually(async () => {
-    await stack.reconcile();
-    const left = await listUploads(stack.db, organizationId);
-    return left.length === 0 ? true : null;
-  });
-  t.pass();
-});
+test.serial(
+  'the reconciler deletes an expired upload with its file and parts',
+  async (t) => {
+    const client = await stack.organization(1);
+    await uploadInParts(stack.db, client, TWO_PARTS);
+    const { organizationId } = client;
+    await query(stack.db, (tx) =>
+      tx
+        .update(uploads)
+        .set({ expiresAt: sql`clock_timestamp()` })
+        .where(eq(uploads.organizationId, organizationId)),
+    );
+    // A sweep skips a row that another sweep has locked.
+    await eventually(async () => {
+      await stack.reconcile();
+      const left = await listUploads(stack.db, organizationId);
+      return left.length === 0 ? true : null;
+    });
+    t.pass();
+  },
+);
 
-test('a malformed id of an upload is an unknown one', async (t) => {
+test.serial('a malformed id of an upload is an unknown one', async (t) => {
   const visitor = await signedIn(await stack.organization(9));
   const { token } = await visitor.get(UPLOADS);
   for (const id of ['%00', '%ff', 'bat_1']) {
@@ -407,7 +437,7 @@ test('a malformed id of an upload is an unknown one', async (t) => {
   }
 });
 
-test('a cell with line breaks stays one cell in the results', async (t) => {
+test.serial('a cell with line breaks stays one cell in the results', async (t) => {
   const visitor = await signedIn(await stack.organization(9));
   // Excel ends rows with CR LF, and lines within a cell with LF.
   const row = `${FOUND},"1 Main St\nApt 2"`;
