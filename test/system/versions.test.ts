@@ -200,10 +200,10 @@ test.serial(
     const { json } = await client.single({ npi: '2000000010' });
     t.is(await current(stack), null);
 
-    const command =
-      /temporal (worker deployment set-current-version [\w -]+)/.exec(
-        worker.output(),
-      )?.[1] ?? '';
+    const logged = /temporal (worker deployment set-current-version [\w -]+)/;
+    const command = await eventually(
+      async () => logged.exec(worker.output())?.[1] ?? null,
+    );
     const args = [
       ...command.split(' '),
       '--yes',
