@@ -21,7 +21,7 @@ export const TEST_OUTCOMES = [
 ] as const;
 export type TestOutcome = (typeof TEST_OUTCOMES)[number];
 
-/** What a submit of an NPI would lead to (api/docs/lifecycle.md, Checking before you spend). */
+/** The results of the free check of an NPI (api/docs/lifecycle.md, Checking before you spend). */
 export const CHECK_RESULTS = [
   'lookup',
   'free_repeat',

@@ -181,7 +181,7 @@ function registerUploadRoutes(server: Server, check: CheckDeps): void {
   const files = new FilePool();
   server.ext('onPostStop', () => files.close());
   const { starter } = server.app;
-  const handlers = uploadHandlers({ db: check.db, check, starter, files });
+  const handlers = uploadHandlers({ ...check, starter, files });
   const allow: Lifecycle.Method = (request, h) => {
     // Browsers always announce the length, which hapi compares with its limit.
     if (request.headers['content-length'] === undefined)

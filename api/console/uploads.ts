@@ -45,9 +45,7 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface UploadPagesDeps {
-  readonly db: Database;
-  readonly check: CheckDeps;
+export interface UploadPagesDeps extends CheckDeps {
   readonly starter: Starter;
   readonly files: FilePool;
 }
@@ -355,23 +353,27 @@ async function draftPage(
 
 /** Sums the free checks of all NPIs of a draft, which are all different. */
 async function checkDraft(
-  { check }: UploadPagesDeps,
+  deps: UploadPagesDeps,
   request: Request,
   npis: readonly string[],
 ) {
   const { organizationId } = request.app.caller;
   const { reads } = request.server.app.queues;
-  const checkPart = (part: readonly string[]) =>
-    reads.inTurn(organizationId, () => checkNpis(check, organizationId, part));
-  const sum = await checkPart([]);
+  const totals = zeros(CHECK_RESULTS);
+  const max_credits = zeros(REQUESTED_TYPES);
   for (let start = 0; start < npis.length; start += MAX_CHECKED) {
-    const { totals, max_credits } = await checkPart(
-      npis.slice(start, start + MAX_CHECKED),
+    const part = npis.slice(start, start + MAX_CHECKED);
+    const report = await reads.inTurn(organizationId, () =>
+      checkNpis(deps, organizationId, part),
     );
-    for (const result of CHECK_RESULTS) sum.totals[result] += totals[result];
-    for (const type of REQUESTED_TYPES) sum.max_credits[type] += max_credits[type];
+    for (const result of CHECK_RESULTS) totals[result] += report.totals[result];
+    for (const type of REQUESTED_TYPES) max_credits[type] += report.max_credits[type];
   }
-  return sum;
+  return { totals, max_credits };
+}
+
+function zeros<T extends string>(names: readonly T[]) {
+  return Object.fromEntries(names.map((name) => [name, 0])) as Record<T, number>;
 }
 
 /** Starts the workflow of an upload. If Temporal is down, the sweep starts it later. */

@@ -1,4 +1,4 @@
-// What the readers of CSV files and of workbooks return.
+// The types that the readers of CSV files and of workbooks return.
 
 /** The format of the result, which is CSV. A CSV file gets its result in its own format. */
 export interface Form {

@@ -1,5 +1,5 @@
 /**
- * Thrown if the arguments or the CSV file of the command are not usable. The message says what is
+ * Thrown if a file, or the arguments of the client's command, can't be used. The message says what is
  * wrong and what to do.
  */
 export class UsageError extends Error {

@@ -208,8 +208,8 @@ const HUGE_SIZE = 0xffffffff;
 
 /**
  * Returns the parts of a ZIP file, with the sizes that it declares. The library stops at the
- * declared size of an entry, but only if there is one. So we look at the same bytes as the library, and throw if a
- * size is missing.
+ * declared size of an entry, but only if there is one. So we look at the same bytes as the library,
+ * and throw if a size is missing.
  */
 function partsIn(bytes: Buffer): readonly Part[] {
   let end = bytes.length - END_LENGTH;

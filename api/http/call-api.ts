@@ -1,7 +1,7 @@
 import type { Request } from '@hapi/hapi';
 
-// The console and the MCP server call the API of their own process with the key of their caller, so
-// all rules of the API also apply to them.
+// The console and the MCP server call the API in their own process, with the key of their caller. So
+// all rules of the API apply to them.
 
 /** A successful response of the API. */
 interface ApiResponse<T> {

@@ -1,16 +1,23 @@
 import type { Request } from '@hapi/hapi';
 import Joi from 'joi';
+import pacing from '../../db/requests/pacing.json' with { type: 'json' };
 import type { SubmitCommand } from '../../db/requests/submit.ts';
 import { REQUESTED_TYPES, WEBHOOK_MODES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 import { jsonDepth, memberText, parseJson } from './json-body.ts';
 import { hasUnknownPreference, isStrict } from './prefer.ts';
-import { check, ignoredFields, problemAt, unknownFields } from './validation.ts';
+import {
+  boundedList,
+  check,
+  ignoredFields,
+  problemAt,
+  unknownFields,
+} from './validation.ts';
 import { faultOfUrl, MAX_URL_LENGTH, URL_START } from './webhook-url.ts';
 
 // Joi schemas of the request bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is
 // generated from them. `meta({ jsonSchema })` describes a custom rule in that document
-// (openapi/schemas.ts).
+// (openapi/json-schema.ts).
 
 /** Values that the custom rules need in addition to the parsed body. */
 interface SubmitContext {
@@ -30,7 +37,7 @@ export type SubmitBody = Pick<
 >;
 
 /** The number of NPIs that one submit can have. */
-export const MAX_NPIS = 60;
+export const MAX_NPIS = pacing.npisPerBatch;
 const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
 const MAX_CUSTOM_DATA_DEPTH = 32;
 
@@ -102,25 +109,13 @@ export const singleBody = Joi.object({ npi: npi.required(), ...common })
   .unknown()
   .meta({ name: 'SingleSubmit' });
 
-const npis = Joi.array()
-  .items(npi)
-  .min(1)
-  .max(MAX_NPIS)
-  .description('Each entry becomes a request, even if an NPI occurs twice.');
-
-/**
- * The body of `POST /api/v1/email/bulk`. If the list is too long, its items are not checked,
- * because reporting many invalid items would block the process.
- */
+/** The body of `POST /api/v1/email/bulk`. */
 export const bulkBody = Joi.object({
-  npis: Joi.array()
-    .when('.', {
-      is: Joi.array().max(MAX_NPIS),
-      then: npis,
-      otherwise: Joi.array().max(MAX_NPIS),
-    })
-    .required()
-    .meta({ accepts: npis }),
+  npis: boundedList(
+    npi,
+    MAX_NPIS,
+    'Each entry becomes a request, even if an NPI occurs twice.',
+  ),
   ...common,
 })
   .unknown()

@@ -12,9 +12,8 @@ export function unknownPath(path: string): ApiError {
 }
 
 /**
- * Returns the operation with the same words as a path, whether in singular or plural, and with or
- * without `/api/v1`. If there is none, the ids in the path decide. Returns null if there is nothing
- * like it.
+ * Returns the operation that has the same words as a path, in singular or plural, with or without
+ * `/api/v1`. Otherwise returns the operation with the same kinds of ids, or null.
  */
 function meantBy(path: string): string | null {
   const segments = path.split('/').filter((segment) => segment !== '');

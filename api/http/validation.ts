@@ -4,6 +4,7 @@ import type { LedgerPlace } from '../../db/accounts/ledger.ts';
 import type { Period } from '../../db/connection/client.ts';
 import { type IdPrefix, idPattern, isId } from '../../db/connection/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
+import pacing from '../../db/requests/pacing.json' with { type: 'json' };
 import type { DeliveryFilter } from '../../db/webhooks/log.ts';
 import { BATCH_STATUSES, DELIVERY_STATES, TEST_OUTCOMES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
@@ -322,32 +323,33 @@ export const resendBody = Joi.object<{ readonly failed_since: Date }>({
   .meta({ name: 'ResendFailed' });
 
 /** The number of NPIs that one free check can have. */
-export const MAX_CHECKED = 1000;
+export const MAX_CHECKED = pacing.npisPerCheck;
 
-const checked = Joi.array()
-  .items(Joi.string().allow('').example('1234567893'))
-  .min(1)
-  .max(MAX_CHECKED)
-  .description(
-    'The NPIs, each as a text. A text that is not 10 digits is `not_an_npi`, so you can send a column of a file as it is.',
-  );
+const checkedNpi = Joi.string().allow('').example('1234567893');
 
-/**
- * The body of `POST /api/v1/check`. If the list is too long, its items are not checked, because
- * reporting many invalid items would block the process.
- */
+/** The body of `POST /api/v1/check`. */
 export const checkBody = Joi.object<{ readonly npis: readonly string[] }>({
-  npis: Joi.array()
-    .when('.', {
-      is: Joi.array().max(MAX_CHECKED),
-      then: checked,
-      otherwise: Joi.array().max(MAX_CHECKED),
-    })
-    .required()
-    .meta({ accepts: checked }),
+  npis: boundedList(
+    checkedNpi,
+    MAX_CHECKED,
+    'The NPIs, each as a text. A text that is not 10 digits is `not_an_npi`, so you can send a column of a file as it is.',
+  ),
 })
   .unknown()
   .meta({ name: 'Check' });
+
+/**
+ * Returns a schema for a list of 1 to `most` items. The items of a longer list are not checked,
+ * because reporting many invalid items would block the process.
+ */
+export function boundedList(item: Joi.Schema, most: number, description: string) {
+  const short = Joi.array().max(most);
+  const complete = short.items(item).min(1).description(description);
+  return Joi.array()
+    .when('.', { is: short, then: complete, otherwise: short })
+    .required()
+    .meta({ accepts: complete });
+}
 
 type Ids = Readonly<Record<'request_id' | 'batch_id' | 'delivery_id', string>>;
 

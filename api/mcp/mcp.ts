@@ -19,7 +19,7 @@ import packageJson from '../../package.json' with { type: 'json' };
 import { CallFailed } from '../http/call-api.ts';
 import { readBody, UNREAD_BODY } from '../http/json-body.ts';
 import { whenOver } from '../http/overload.ts';
-import { jsonSchema } from '../openapi/schemas.ts';
+import { jsonSchema } from '../openapi/json-schema.ts';
 import { problem } from '../problems.ts';
 import type { Site } from '../site.ts';
 import TEXTS from './descriptions.json' with { type: 'json' };

@@ -6,7 +6,7 @@ import {
   REQUEST_STATUSES,
   REQUESTED_TYPES,
 } from '../../db/words.ts';
-import { MAX_CHECKED } from '../http/validation.ts';
+import { boundedList, MAX_CHECKED } from '../http/validation.ts';
 import { checkNpis } from './check-tool.ts';
 import TEXTS from './descriptions.json' with { type: 'json' };
 import { getResults, MAX_BATCHES } from './results-tool.ts';
@@ -171,20 +171,9 @@ export const TOOLS: Readonly<Record<string, Tool>> = {
   }),
 };
 
-/**
- * Returns a schema for a list. If a list is too long, its items are not checked, because reporting
- * many invalid items would block the process.
- */
+/** Returns a schema for a list, with its largest length in the description. */
 function list(item: Joi.Schema, most: number, description: string) {
-  const limited = Joi.array().max(most);
-  const complete = limited
-    .items(item)
-    .min(1)
-    .description(fillText(description, { most }));
-  return Joi.array()
-    .when('.', { is: limited, then: complete, otherwise: limited })
-    .required()
-    .meta({ accepts: complete });
+  return boundedList(item, most, fillText(description, { most }));
 }
 
 /** Returns a text about lists with more batches than a call returns. */

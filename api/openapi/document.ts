@@ -10,9 +10,9 @@ import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import { isEmail, type Site, SUPPORT } from '../site.ts';
 import EXAMPLES from './examples.json' with { type: 'json' };
+import { type Json, type JsonObject, jsonSchema } from './json-schema.ts';
 import written from './operations.json' with { type: 'json' };
 import * as bodies from './schemas.ts';
-import { type Json, type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
 
 // Builds the OpenAPI document. Descriptions and examples are written by hand in operations.json and
 // examples.json. The rest is generated from the routes, the problems, and the joi schemas that
@@ -293,7 +293,8 @@ for (const body of [
 ]) {
   if (Joi.isSchema(body)) jsonSchema(body, schemas);
 }
-for (const [name, kind] of DESCRIBED) jsonSchema(problemSchema(name, kind), schemas);
+for (const [name, kind] of DESCRIBED)
+  jsonSchema(bodies.problemSchema(name, kind), schemas);
 
 const components: JsonObject = {
   schemas,

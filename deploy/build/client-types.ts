@@ -30,6 +30,6 @@ for (const { type } of Object.values(faults)) {
   faultTypes.add(`'${type}'`);
 }
 const names = [...faultTypes].join(' | ');
-const faultType = `/** What is wrong with a field, in a 422. */\nexport type FaultType = ${names};\n`;
+const faultType = `/** The types of the faults in a 422. */\nexport type FaultType = ${names};\n`;
 const file = new URL('../../api/clients/typescript/types.ts', import.meta.url);
 await writeFile(file, `${types}\n${anyProblem}\n${faultType}`);

@@ -225,7 +225,7 @@ const API_SETTINGS = {
   publicUrl: ['PUBLIC_URL', publicUrl().required()],
   /** The email address or https URL at which customers get help. */
   support: ['SUPPORT_EMAIL', emailOrUrl().required()],
-  /** What the page `data.md` says about the operator. Null: the page says that it is missing. */
+  /** Facts about the operator for the page `data.md`. If one is null, the page says so. */
   privacyUrl: ['PRIVACY_URL', orNull(confidentialUrl())],
   subprocessors: ['SUBPROCESSORS', orNull(Joi.string().max(2000))],
   statusUrl: ['STATUS_URL', orNull(confidentialUrl())],

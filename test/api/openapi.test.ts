@@ -8,7 +8,7 @@ import fc from 'fast-check';
 import type Joi from 'joi';
 import { bulkBody, singleBody } from '../../api/http/submit-body.ts';
 import { check } from '../../api/http/validation.ts';
-import type { JsonObject } from '../../api/openapi/schemas.ts';
+import type { JsonObject } from '../../api/openapi/json-schema.ts';
 import { PROBLEMS } from '../../api/problems.ts';
 import { ROUTES } from '../../api/routes.ts';
 import { revokeKey } from '../../db/accounts/keys.ts';

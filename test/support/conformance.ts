@@ -1,6 +1,6 @@
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
-import type { JsonObject } from '../../api/openapi/schemas.ts';
+import type { JsonObject } from '../../api/openapi/json-schema.ts';
 import { openapi } from './site.ts';
 
 // Checks responses against the OpenAPI document.

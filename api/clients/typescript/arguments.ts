@@ -65,6 +65,7 @@ export interface Arguments {
   readonly maxCredits: number;
   readonly isDryRun: boolean;
   readonly isJson: boolean;
+  /** The address of the service, from the arguments or the environment. */
   readonly url: string | undefined;
   readonly keyFile: string | undefined;
 }
@@ -86,7 +87,8 @@ export function parseArguments(args: readonly string[]): Arguments | 'help' | 'v
   if (!type) {
     throw new UsageError(`--type needs one of ${types.join(', ')}.`);
   }
-  const { out = '', force, column, json: isJson, url } = values;
+  const { out = '', force, column, json: isJson } = values;
+  const { url = process.env.NPI_EMAIL_URL } = values;
   const { 'max-credits': maximum, 'dry-run': isDryRun, 'key-file': keyFile } = values;
   if (!/^(\d+|Infinity)$/.test(maximum)) {
     throw new UsageError('--max-credits needs a whole number.');
@@ -102,10 +104,7 @@ export function parseArguments(args: readonly string[]): Arguments | 'help' | 'v
 }
 
 /** Returns true if the arguments or the environment have an API key and an address. */
-export function canConnect({
-  keyFile,
-  url = process.env.NPI_EMAIL_URL,
-}: Arguments): boolean {
+export function canConnect({ keyFile, url }: Arguments): boolean {
   return Boolean((keyFile ?? process.env.NPI_EMAIL_API_KEY) && url);
 }
 
@@ -115,7 +114,7 @@ export function canConnect({
  */
 export async function connectionOf({
   keyFile,
-  url = process.env.NPI_EMAIL_URL,
+  url,
 }: Arguments): Promise<Pick<Options, 'apiKey' | 'baseUrl'>> {
   const apiKey = keyFile ? await readKey(keyFile) : process.env.NPI_EMAIL_API_KEY;
   if (!apiKey) {

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { type Connection, checkList, checkOption } from './connection.ts';
 import { type Call, createCaller } from './http.ts';
+import pacing from './pacing.json' with { type: 'json' };
 import type {
   Accepted,
   Batch,
@@ -58,7 +59,7 @@ export interface UsageOptions extends Period {
 }
 
 /** The most NPIs that the service checks at once. */
-const MAX_CHECKED = 1000;
+const MAX_CHECKED = pacing.npisPerCheck;
 
 /** One page of a list. */
 type Page<Name extends string, Item> = Readonly<Record<Name, readonly Item[]>> & {

@@ -25,8 +25,8 @@ export interface CallOptions {
 export type Call = <T>(path: string, options?: CallOptions) => Promise<ApiResponse<T>>;
 
 /**
- * Statuses after which a retry may succeed. Retrying is safe: a GET changes nothing, and a retried
- * submit has the same Idempotency-Key.
+ * Statuses after which a retry may succeed. A retried GET changes nothing, and a retried submit has
+ * the same Idempotency-Key. A retried resend may send a webhook twice, which receivers must expect.
  */
 const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
 /** Rejections of a resend that a retry does not change soon. */

@@ -3,11 +3,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ._arguments import listed, text
+from ._enrich import PACING
 from ._exchange import ApiResponse, reading
 from .types import Checked, CheckReport, CheckResult, CheckTotals, MaxCredits
 
 # The most NPIs that the service checks in one request.
-_CHUNK = 1000
+_CHUNK = PACING["npisPerCheck"]
 
 
 class Check:

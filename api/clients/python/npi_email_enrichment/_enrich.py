@@ -20,17 +20,17 @@ PRICES: dict[str, int] = json.loads(
     (Path(__file__).parent / "prices.json").read_text(encoding="utf-8")
 )
 # How a list is submitted. The service's uploads have the same numbers.
-_PACING: dict[str, int] = json.loads(
+PACING: dict[str, int] = json.loads(
     (Path(__file__).parent / "pacing.json").read_text(encoding="utf-8")
 )
 # Number of NPIs in a batch.
-_BATCH = _PACING["npisPerBatch"]
+_BATCH = PACING["npisPerBatch"]
 # A batch is submitted only while fewer NPIs than this are open. The service looks up 100 NPIs of
 # an organization at once, and each must end within 15 minutes of its submit. With many more open
 # NPIs, some would not be looked up in time and would fail.
-_MAX_OPEN = _PACING["openNpis"]
+_MAX_OPEN = PACING["openNpis"]
 # Maximum number of running batches. Their polls count toward the rate limit of the key.
-_MAX_BATCHES = _PACING["runningBatches"]
+_MAX_BATCHES = PACING["runningBatches"]
 # Seconds for which the service may hold the poll of the only running batch.
 _HOLD = 55
 # Several running batches are polled in turns of about this many seconds, so that the end of one is

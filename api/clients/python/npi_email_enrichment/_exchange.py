@@ -1,4 +1,4 @@
-"""What a call of the API means, without the sending and the waiting."""
+"""The rules of a call of the API, without the sending and the waiting."""
 
 from __future__ import annotations
 
@@ -183,12 +183,12 @@ def _not_the_api(response: httpx.Response) -> EnrichmentError:
 
 
 @contextmanager
-def reading(answer: ApiResponse) -> Iterator[None]:
+def reading(received: ApiResponse) -> Iterator[None]:
     """Raises EnrichmentError if the code inside misses a field of the response."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as cause:
-        raise _not_the_api(answer.response) from cause
+        raise _not_the_api(received.response) from cause
 
 
 def _error_without_response(cause: Exception, url: str) -> EnrichmentError:
