@@ -30,9 +30,12 @@ def before_call(ctx, case, kwargs):
             case.path_parameters[name] = f"{name[:3]}_{'0' * 26}"
     if case.operation.label.endswith("/resend") and has_valid_ids(case):
         case.path_parameters.update(next(DECIDED))
-    # A period of usage has at most 366 days, which a schema cannot express. So valid cases are for the current month.
-    if case.operation.label.endswith("/usage") and case.meta and case.meta.generation.mode.is_positive:
-        case.query = {name: value for name, value in (case.query or {}).items() if name not in ("since", "until")}
+    # A period ends after it begins, and a period of usage has at most 366 days, which a schema cannot express. So valid
+    # cases have no `since` if they have an `until`, and the usage of valid cases is that of the current month.
+    if case.meta and case.meta.generation.mode.is_positive:
+        query = case.query or {}
+        given = ("since", "until") if case.operation.label.endswith("/usage") else ("since",) if "until" in query else ()
+        case.query = {name: value for name, value in query.items() if name not in given}
     headers = case.headers or {}
     # Waits are cut short, because waiting polls would take most of the time. test/api/prefer.test.ts tests waiting.
     if "wait" in str(headers.get("Prefer", "")):

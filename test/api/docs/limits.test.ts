@@ -15,7 +15,7 @@ const rows = new Map(
 /** Returns the value of a constant or a member, such as 65536 for `64 * 1024`. */
 function constant(file: string, name: string): number {
   const source = readFileSync(new URL(file, ROOT), 'utf8');
-  const found = new RegExp(`\\b${name}\\b(?: =|:) ([\\d_]+(?: \\* [\\d_]+)*)`).exec(
+  const found = new RegExp(`\\b${name}\\b"?(?: =|:) ([\\d_]+(?: \\* [\\d_]+)*)`).exec(
     source,
   );
   const factors = (found?.[1] ?? '').replaceAll('_', '').split(' * ').map(Number);
@@ -23,7 +23,8 @@ function constant(file: string, name: string): number {
 }
 
 for (const [row, file, name, unit] of [
-  ['NPIs of a submit', 'api/http/submit-body.ts', 'MAX_NPIS', 1],
+  ['NPIs of a submit', 'db/requests/pacing.json', 'npisPerBatch', 1],
+  ['NPIs of a check', 'db/requests/pacing.json', 'npisPerCheck', 1],
   ['body of a request', 'api/http/json-body.ts', 'MAX_BODY_BYTES', 1024],
   ['time in which a request must arrive', 'api/http/connection.ts', 'ARRIVAL_MS', 1000],
   [
@@ -77,6 +78,7 @@ for (const [row, file, name, unit] of [
   ],
 ] as const) {
   test(`the page about limits has the right value: ${row}`, (t) => {
-    t.is(Number(/\d+/.exec(rows.get(row) ?? '')?.[0]), constant(file, name) / unit);
+    const [value] = /[\d,]+/.exec(rows.get(row) ?? '') ?? [];
+    t.is(Number(value?.replaceAll(',', '')), constant(file, name) / unit);
   });
 }
