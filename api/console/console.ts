@@ -21,6 +21,7 @@ import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
 import { deliveryHandlers } from './deliveries.ts';
 import { FilePool } from './file-pool.ts';
+import { timeElement } from './page.ts';
 import { pageHandlers } from './pages.ts';
 import {
   AUTHORIZED_ROUTE,
@@ -58,6 +59,7 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
   const templates = Handlebars.create();
   templates.registerHelper('number', shownNumber);
   templates.registerHelper('quantity', shownQuantity);
+  templates.registerHelper('time', timeElement);
   const views = fileURLToPath(new URL('views', import.meta.url));
   server.views({
     engines: { hbs: templates },
@@ -106,6 +108,7 @@ function registerConsoleRoutes(server: Server, db: Database): void {
   const { showSignIn, signIn, signOut } = sessionHandlers(db);
   addFile(server, 'style.css', 'text/css');
   addFile(server, 'progress.js', 'text/javascript');
+  addFile(server, 'times.js', 'text/javascript');
   addRoutes(server, open, { [SIGN_IN]: showSignIn }, { [SIGN_IN]: signIn });
   const handlers = pageHandlers(db);
   const pages = {

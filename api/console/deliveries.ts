@@ -1,7 +1,7 @@
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { AttemptReason } from '../../db/words.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
-import { listed, page, shownTime, startOf } from './page.ts';
+import { listed, page, startOf } from './page.ts';
 import REASONS from './reasons.json' with { type: 'json' };
 
 // The page of webhook deliveries, and the forms that send deliveries again.
@@ -100,7 +100,6 @@ export function listedDelivery(delivery: Delivery) {
   let outcome = 'Nothing was sent yet.';
   if (last) outcome = last.reason ? REASONS[last.reason] : 'Your receiver accepted it.';
   if (last?.status_code) outcome += ` Status ${last.status_code}.`;
-  if (next) outcome += ` Next attempt: ${shownTime(next)}.`;
   // The API rejects the resend of a delivery that is being sent.
   const isResendable = status === 'failed' || status === 'delivered' || next !== null;
   return {
@@ -110,8 +109,9 @@ export function listedDelivery(delivery: Delivery) {
     status,
     shownStatus: status === 'pending' && last ? 'retrying' : status,
     attempts: last?.n ?? 0,
-    attemptedAt: shownTime(last?.started_at ?? null),
+    attemptedAt: last?.started_at ?? null,
     outcome,
+    next,
     canResend: isResendable,
   };
 }

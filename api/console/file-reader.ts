@@ -5,6 +5,7 @@ import { MAX_TITLES } from '../files/layout.ts';
 import type { Sheet } from '../files/sheet.ts';
 import { type Contacts, contactsIn, type Table, tableOf } from '../files/table.ts';
 import { UsageError } from '../files/usage-error.ts';
+import { shownName } from './name.ts';
 import { outlineOf } from './outline.ts';
 
 // Reads uploaded files with the reader of the client's command. These functions run in a thread
@@ -55,7 +56,6 @@ const PREVIEW_ROWS = 5;
 const PREVIEW_COLUMNS = 8;
 /** The number of characters of a cell or a column name that a draft shows. */
 const PREVIEW_CHARACTERS = 100;
-const MAX_NAME = 200;
 
 export interface FormTask {
   /** The body of a multipart form. */
@@ -86,8 +86,7 @@ async function readForm({ body, contentType }: FormTask): Promise<UploadedFile |
   if (!(file instanceof File)) {
     return null;
   }
-  // Removes invisible characters, such as half of a character that was cut.
-  const fileName = file.name.slice(0, MAX_NAME).replace(/\p{C}/gu, '');
+  const fileName = shownName(file.name);
   if (fileName === '') return null;
   return { fileName, content: await file.bytes() };
 }

@@ -1,4 +1,5 @@
 import type { Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import Handlebars from 'handlebars';
 import { isSandbox } from '../../db/accounts/organizations.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
 
@@ -28,9 +29,15 @@ export function page(
   return h.view(template, { ...context, on, session });
 }
 
-/** Returns a time like `2026-01-05 10:00 UTC`, or an empty text. */
-export function shownTime(at: string | null): string {
-  return at === null ? '' : `${at.slice(0, 16).replace('T', ' ')} UTC`;
+/**
+ * Returns the element of a time like `2026-01-05 10:00 UTC`, or an empty text. A script shows it in
+ * the visitor's time zone (times.js).
+ */
+export function timeElement(at: Date | string | null) {
+  if (at === null) return '';
+  const iso = new Date(at).toISOString();
+  const text = `${iso.slice(0, 16).replace('T', ' ')} UTC`;
+  return new Handlebars.SafeString(`<time datetime="${iso}">${text}</time>`);
 }
 
 const FILTERS = ['status', 'npi', 'since', 'until', 'cursor'] as const;

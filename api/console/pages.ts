@@ -3,13 +3,14 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
+import { summarizeBatches } from '../../db/requests/batches.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
-import { findUploadsOf } from '../../db/uploads/uploads.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendCsv } from '../http/csv.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
-import { listed, page, shownTime } from './page.ts';
+import { nameIn } from './name.ts';
+import { listed, page } from './page.ts';
 import { monthOf, type UsageReport, usageView } from './usage.ts';
 
 // The pages of the console. They show what the API returns (`callApi`), and the file from which a
@@ -59,7 +60,7 @@ async function overview(
     perMinute: Number(policy?.[1]),
     usage: usageView(usage.body),
     month,
-    batches: await listedBatches(db, recent.body.batches),
+    batches: await listedBatches(db, request, recent.body.batches),
   });
 }
 
@@ -76,7 +77,7 @@ async function batches(
     query,
     problems,
     is: { [query.status]: true },
-    batches: await listedBatches(db, body?.batches ?? []),
+    batches: await listedBatches(db, request, body?.batches ?? []),
     filtered: Object.values(query).some((value) => value !== ''),
     older: older && `/console/batches?${older}`,
   }).code(body ? 200 : 422);
@@ -97,18 +98,13 @@ async function batch(
     );
     deliveries = list.body.deliveries;
   }
-  const uploads = await findUploadsOf(db, [body.batch.id]);
+  const [shown] = await listedBatches(db, request, [body.batch]);
   return page(request, h, 'batch', {
     ...body,
-    title: body.batch.id,
-    upload: uploads.get(body.batch.id),
-    createdAt: shownTime(body.batch.created_at),
+    title: shown?.name || body.batch.id,
+    shown,
     running: body.batch.status !== 'completed',
-    customData: body.custom_data && JSON.stringify(body.custom_data, null, 2),
-    data: body.data.map((result) => ({
-      ...result,
-      validated: shownTime(result.email_last_validated),
-    })),
+    customData: shownData(body.custom_data, shown?.name),
     deliveries: deliveries.map(listedDelivery),
   });
 }
@@ -189,23 +185,28 @@ function readPasted(text: string): {
   return { npis, problem: problems.slice(0, MAX_NAMED).join(' ') };
 }
 
+/** Returns custom data as text, or null if it has only the name that the page shows. */
+function shownData(data: object | null, name = ''): string | null {
+  if (data === null) return null;
+  const isOnlyName = name !== '' && Object.keys(data).length === 1;
+  return isOnlyName ? null : JSON.stringify(data, null, 2);
+}
+
 /** Returns the path at the API of the batch that a page is about. */
 function batchPath(request: Request): string {
   return `/api/v1/batch/${encodeURIComponent(String(request.params.batch_id))}`;
 }
 
-/**
- * Returns the rows of a table of batches.
- * @param batches from the API, so they are batches of the session's organization
- */
-async function listedBatches(db: Database, batches: readonly Batch[]) {
+/** Returns the rows of a table of batches, which are those of the session's organization. */
+async function listedBatches(db: Database, request: Request, batches: readonly Batch[]) {
+  const { organizationId } = request.auth.credentials;
   const ids = batches.map(({ id }) => id);
-  const uploads = await findUploadsOf(db, ids);
-  return batches.map((batch) => ({
-    ...batch,
-    upload: uploads.get(batch.id),
-    createdAt: shownTime(batch.created_at),
-  }));
+  const summaries = await summarizeBatches(db, organizationId, ids);
+  return batches.map((batch) => {
+    const summary = summaries.get(batch.id);
+    const name = nameIn(summary?.customData ?? null);
+    return { ...batch, ...summary, name };
+  });
 }
 
 const COLUMNS = [

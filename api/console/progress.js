@@ -1,3 +1,5 @@
+import { showLocalTimes } from './times.js';
+
 // Updates the page of a running upload or batch. Without this script, the visitor reloads the page.
 
 const MAX_SECONDS = 10;
@@ -18,6 +20,7 @@ while (progress) {
     location.reload();
     break;
   }
+  showLocalTimes(next);
   // Keeps the focus and the selection while nothing changes.
   if (progress.isEqualNode(next)) continue;
   progress.replaceWith(next);

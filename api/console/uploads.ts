@@ -6,6 +6,7 @@ import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { readLookupHealth } from '../../db/uploads/parts.ts';
 import {
   continueUpload,
+  countFound,
   countUploadResults,
   createUpload,
   deleteUpload,
@@ -31,8 +32,9 @@ import { type CheckDeps, checkNpis } from '../routes/check.ts';
 import type { Starter } from '../temporal.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, InspectTask, UploadedFile } from './file-reader.ts';
+import { shownName } from './name.ts';
 import { Filling } from './outline.ts';
-import { page, shownTime } from './page.ts';
+import { page } from './page.ts';
 import type { Credits } from './pages.ts';
 
 // Uploads: a visitor chooses a file, checks its draft, and starts it. A workflow submits its
@@ -201,12 +203,17 @@ async function start(
     const detail = `${upload.fileName} is too complex. Split it into smaller files.`;
     throw new CallFailed(422, { detail });
   }
+  const fileName = shownName(String(form.name ?? '')) || upload.fileName;
+  const chosen = { ...prepared, requestedType, fileName };
   const isStarted = await request.app.place.inTurn(() =>
-    startUpload(db, idOf(request), { ...prepared, requestedType }),
+    startUpload(db, idOf(request), chosen),
   );
   if (isStarted) await startSubmitting(deps, request);
   return h.redirect(pathOf(upload)).code(303);
 }
+
+/** The endings of files that we read. The name of an upload may have other dots. */
+const FILE_ENDING = /\.(?:csv|tsv|txt|xlsx|xlsm)$/i;
 
 /** Sends the file with the results so far, as CSV. */
 async function sendResults(
@@ -218,7 +225,7 @@ async function sendResults(
   const { id, startedAt, stopReason, fileName } = upload;
   if (startedAt === null) return h.redirect(pathOf(upload));
   const missing = stopReason === null ? 'not submitted yet' : NOT_ASKED[stopReason];
-  const name = encodeURIComponent(`${fileName.replace(/\.[^.]*$/, '')}-enriched.csv`);
+  const name = encodeURIComponent(`${fileName.replace(FILE_ENDING, '')}-enriched.csv`);
   return await sendFile(request, h, `filename*=UTF-8''${name}`, async (send) => {
     const { organizationId } = request.app.caller;
     const results = new Map<string, DataItem>();
@@ -293,6 +300,8 @@ async function storedFile(
   return { fileName, content };
 }
 
+const NOTHING_FOUND = { found: 0, credits: 0 };
+
 /** Shows all uploads, and a problem of the file that the visitor chose. */
 async function listPage(
   { db }: UploadPagesDeps,
@@ -300,8 +309,14 @@ async function listPage(
   h: Toolkit,
   problem: string,
 ): Promise<ResponseObject> {
-  const uploads = await listUploads(db, request.app.caller.organizationId);
-  const context = { title: 'Upload a file', uploads: uploads.map(listedUpload), problem };
+  const { organizationId } = request.app.caller;
+  const found = await countFound(db, organizationId);
+  const uploads = (await listUploads(db, organizationId)).map((upload) => ({
+    ...listedUpload(upload),
+    ...NOTHING_FOUND,
+    ...found.get(upload.id),
+  }));
+  const context = { title: 'Upload a file', uploads, problem };
   return page(request, h, 'uploads', context).code(problem === '' ? 200 : 422);
 }
 
@@ -387,15 +402,10 @@ async function startSubmitting(
 }
 
 function listedUpload(upload: Upload) {
-  const { createdAt, expiresAt, startedAt, stopReason, final, total } = upload;
+  const { startedAt, stopReason, final, total } = upload;
   let status = 'in-progress';
   if (startedAt === null) status = 'draft';
   else if (stopReason !== null) status = 'stopped';
   else if (final === total) status = 'completed';
-  return {
-    ...upload,
-    status,
-    createdAt: shownTime(createdAt.toISOString()),
-    expiresAt: shownTime(expiresAt.toISOString()),
-  };
+  return { ...upload, status };
 }

@@ -59,6 +59,44 @@ export async function listBatches(
   return { batches: items, next: last?.batchId ?? null };
 }
 
+/** What a list of batches shows about one of them, besides the API's fields. */
+export interface BatchSummary {
+  readonly customData: string | null;
+  /** The upload that submitted the batch, or null. */
+  readonly uploadId: string | null;
+  readonly fileName: string | null;
+  /** The number of requests with an email, including free repeats. */
+  readonly found: number;
+  readonly credits: number;
+}
+
+/** Returns summaries of an organization's batches, by their ids. */
+export async function summarizeBatches(
+  db: Database,
+  organizationId: string,
+  batchIds: readonly string[],
+): Promise<Map<string, BatchSummary>> {
+  const rows = await run<BatchSummary & { readonly id: string }>(db)`
+    select b.id,
+           b.custom_data as "customData",
+           u.id as "uploadId",
+           u.file_name as "fileName",
+           results.found,
+           results.credits
+      from batches b
+      left join upload_parts p on p.batch_id = b.id
+      left join uploads u on u.id = p.upload_id
+     cross join lateral (
+       select count(*) filter (where r.status = 'completed')::int as found,
+              coalesce(sum(r.credits_used), 0)::int as credits
+         from requests r
+        where r.batch_id = b.id
+     ) results
+     where b.organization_id = ${organizationId}
+       and b.id = any(${sql.param([...batchIds])})`;
+  return new Map(rows.map(({ id, ...summary }) => [id, summary]));
+}
+
 function matching(
   organization: string | null,
   { status, since, until, npi, keyId }: BatchFilter,

@@ -4,7 +4,6 @@ import {
   desc,
   eq,
   getTableColumns,
-  inArray,
   isNotNull,
   isNull,
   ne,
@@ -172,6 +171,24 @@ export async function countUploadResults(
   return only(row);
 }
 
+/** Counts the emails of each upload of an organization, including free repeats, and its credits. */
+export async function countFound(db: Database, organizationId: string) {
+  const rows = await run<{
+    readonly id: string;
+    readonly found: number;
+    readonly credits: number;
+  }>(db)`
+    select u.id,
+           count(*) filter (where r.status = 'completed')::int as found,
+           sum(r.credits_used)::int as credits
+      from uploads u
+      join upload_parts p on p.upload_id = u.id
+      join requests r on r.batch_id = p.batch_id
+     where u.organization_id = ${organizationId}
+     group by u.id`;
+  return new Map(rows.map(({ id, ...counts }) => [id, counts]));
+}
+
 /** Lists the ids of the batches of an upload. */
 export async function listUploadBatches(
   db: Database,
@@ -187,22 +204,6 @@ export async function listUploadBatches(
   return rows.flatMap(({ batchId }) => batchId ?? []);
 }
 
-/** Maps the ids of batches to the uploads that submitted them. Leaves out all other batches. */
-export async function findUploadsOf(db: Database, batchIds: readonly string[]) {
-  const rows = await query(db, (tx) =>
-    tx
-      .select({
-        batchId: uploadParts.batchId,
-        id: uploads.id,
-        fileName: uploads.fileName,
-      })
-      .from(uploadParts)
-      .innerJoin(uploads, eq(uploads.id, uploadParts.uploadId))
-      .where(inArray(uploadParts.batchId, [...batchIds])),
-  );
-  return new Map(rows.map(({ batchId, ...upload }) => [batchId, upload]));
-}
-
 /**
  * Starts a draft: stores its parts, for its workflow to submit. The file and its results are kept
  * for seven days from now. It is one statement, so that a second start finds no draft and adds no
@@ -215,6 +216,8 @@ export async function startUpload(
   chosen: {
     readonly npiColumn: number;
     readonly requestedType: RequestedType;
+    /** The name of the upload from now on, of 1 to 200 characters. */
+    readonly fileName: string;
     /** Replaces the file, which is not needed any more. */
     readonly outline: Uint8Array;
     /** Different NPIs. */
@@ -234,6 +237,7 @@ export async function startUpload(
          set started_at = clock_timestamp(),
              checked_at = clock_timestamp(),
              expires_at = clock_timestamp() + interval '7 days',
+             file_name = ${chosen.fileName},
              content = ${Buffer.from(chosen.outline)},
              npi_column = ${chosen.npiColumn},
              requested_type = ${chosen.requestedType}

@@ -27,7 +27,8 @@ export async function startedUpload(
   const { uploadId } = created;
   const table = tableOf(file.fileName, readCsv(file.fileName, file.content));
   const outline = outlineOf(contactsIn(table, 0));
-  const chosen = { npiColumn: 0, requestedType: 'any', outline, npis } as const;
+  const { fileName } = file;
+  const chosen = { npiColumn: 0, requestedType: 'any', fileName, outline, npis } as const;
   await startUpload(db, { organizationId, uploadId }, chosen);
   return uploadId;
 }

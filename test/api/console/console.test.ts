@@ -281,6 +281,30 @@ test('NPIs are submitted from the console, once per form', async (t) => {
   t.regex((await visitor.get('/console/batches')).text, /of 3</);
 });
 
+test('lists of batches show their names, emails, and credits', async (t) => {
+  const client = await stack.organization(500);
+  const names = ['Spring <b>list', 'x'.repeat(201), { first: 'A' }, ' \u202e'];
+  for (const name of names) {
+    const custom_data = { name };
+    const { json } = await client.bulk({ npis: NPIS, custom_data });
+    await client.completed(json.batch_id);
+  }
+  const visitor = await signedIn(t, client);
+  for (const path of ['/console', '/console/batches']) {
+    const { text } = await visitor.get(path);
+    const shown = [...text.matchAll(/"Batch"><a href="[^"]+">([^<]+)</g)];
+    const [third, second, first, named] = shown.map(([, name = '']) => name);
+    t.is(named, 'Spring &lt;b&gt;list', path);
+    for (const name of [first, second, third]) t.regex(name ?? '', /^bat_/);
+    t.is(text.match(/"Done">2 of 2<.+?"Emails">1<.+?"Credits">[01]</g)?.length, 4);
+  }
+  const { text } = await visitor.get('/console/batches');
+  const [, path = ''] = /href="([^"]+)">Spring/.exec(text) ?? [];
+  const page = await visitor.get(path);
+  t.regex(page.text, /<h1>Spring &lt;b&gt;list<\/h1>\n<p class="hint">Batch <code>bat_/);
+  t.notRegex(page.text, /Custom data/);
+});
+
 test('a delivery is sent again from the page of its batch', async (t) => {
   const client = await stack.organization(500);
   const batchId = await completedBatch(client);

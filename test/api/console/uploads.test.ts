@@ -40,10 +40,14 @@ async function upload(visitor: Visitor, content: BlobPart, name = 'contacts.csv'
 }
 
 /** Starts a draft with the sheet and the column that were guessed or chosen. */
-async function start(visitor: Visitor, draft: Seen, type = 'any'): Promise<Seen> {
+async function start(
+  visitor: Visitor,
+  draft: Seen,
+  given: Readonly<Record<string, string>> = {},
+): Promise<Seen> {
   const column = /name="column" value="(\d+)"/.exec(draft.text)?.[1] ?? '';
   const sheet = /name="sheet" value="(\w+)"/.exec(draft.text)?.[1] ?? '';
-  const fields = { form_token: draft.token, column, sheet, type };
+  const fields = { form_token: draft.token, column, sheet, type: 'any', ...given };
   return await visitor.post(`${draft.path.split('?')[0]}/start`, fields);
 }
 
@@ -99,6 +103,9 @@ test.serial(
     t.regex(done.text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
     t.regex(done.text, /<dt>New emails<\/dt><dd>1<\/dd>/);
     t.regex(done.text, /A row without an email has its status/);
+    const { text: list } = await visitor.get(UPLOADS);
+    t.regex(list, /"Done">2 of 2<.+?"Emails">1<.+?"Credits">1</);
+    t.regex(list, /"Kept until"><time datetime="20\S+Z">20\S+ \d\d:\d\d UTC<\/time>/);
     t.is((await client.credits()).used, 1);
     const results = await visitor.get(`${draft.path}/results.csv`);
     const lines = results.text.trim().split('\r\n');
@@ -170,12 +177,16 @@ test.serial(
   },
 );
 
-test.serial('batches name the file that they were submitted from', async (t) => {
+test.serial('batches name the upload that they were submitted from', async (t) => {
   const visitor = await signedIn(await stack.organization(10));
   const file = await upload(visitor, `npi\n${FOUND}\n`);
-  await start(visitor, file);
-  await until(visitor, file.path, 'completed');
-  const link = `<a href="${file.path}">contacts.csv</a>`;
+  await start(visitor, file, { name: ' Q3 \u202elist v1.2 ' });
+  const { text: done } = await until(visitor, file.path, 'completed');
+  t.regex(done, /<h1>Q3 list v1\.2<\/h1>/);
+  const results = await visitor.get(`${file.path}/results.csv`);
+  const disposition = results.headers.get('content-disposition') ?? '';
+  t.regex(disposition, /Q3%20list%20v1\.2-enriched\.csv$/);
+  const link = `<a href="${file.path}">Q3 list v1.2</a>`;
   for (const path of ['/console', '/console/batches']) {
     const { text } = await visitor.get(path);
     t.true(text.includes(`From ${link}`), path);
