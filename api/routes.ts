@@ -1,3 +1,5 @@
+import type { KeyRole } from '../db/words.ts';
+
 /** One operation of the API. */
 interface Route {
   /** The `operationId` in the OpenAPI document, which is also the name of the handler. */
@@ -5,10 +7,10 @@ interface Route {
   readonly method: 'GET' | 'POST';
   readonly path: string;
   /**
-   * `keyed` needs an API key and counts toward its rate limit. `open` needs no key and has no such
-   * limit.
+   * The least role that an API key needs. A request with a key counts toward the key's rate limit.
+   * Null if the operation needs no key. It then has no such limit.
    */
-  readonly scope: 'keyed' | 'open';
+  readonly role: KeyRole | null;
 }
 
 /**
@@ -16,43 +18,43 @@ interface Route {
  * other methods at these paths, and 404 to unknown paths.
  */
 export const ROUTES = [
-  { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },
-  { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', scope: 'keyed' },
-  { id: 'checkNpis', method: 'POST', path: '/api/v1/check', scope: 'keyed' },
-  { id: 'getRequest', method: 'GET', path: '/api/v1/email/{request_id}', scope: 'keyed' },
-  { id: 'getBatch', method: 'GET', path: '/api/v1/batch/{batch_id}', scope: 'keyed' },
-  { id: 'getBatches', method: 'GET', path: '/api/v1/batches', scope: 'keyed' },
+  { id: 'submitSingle', method: 'POST', path: '/api/v1/email', role: 'member' },
+  { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', role: 'member' },
+  { id: 'checkNpis', method: 'POST', path: '/api/v1/check', role: 'read' },
+  { id: 'getRequest', method: 'GET', path: '/api/v1/email/{request_id}', role: 'read' },
+  { id: 'getBatch', method: 'GET', path: '/api/v1/batch/{batch_id}', role: 'read' },
+  { id: 'getBatches', method: 'GET', path: '/api/v1/batches', role: 'read' },
   {
     id: 'getDeliveries',
     method: 'GET',
     path: '/api/v1/batch/{batch_id}/deliveries',
-    scope: 'keyed',
+    role: 'read',
   },
   {
     id: 'getDelivery',
     method: 'GET',
     path: '/api/v1/batch/{batch_id}/deliveries/{delivery_id}',
-    scope: 'keyed',
+    role: 'read',
   },
   {
     id: 'resendDelivery',
     method: 'POST',
     path: '/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend',
-    scope: 'keyed',
+    role: 'member',
   },
-  { id: 'getAllDeliveries', method: 'GET', path: '/api/v1/deliveries', scope: 'keyed' },
+  { id: 'getAllDeliveries', method: 'GET', path: '/api/v1/deliveries', role: 'read' },
   {
     id: 'resendFailedDeliveries',
     method: 'POST',
     path: '/api/v1/deliveries/resend',
-    scope: 'keyed',
+    role: 'member',
   },
-  { id: 'getCredits', method: 'GET', path: '/api/v1/credits', scope: 'keyed' },
-  { id: 'getLedger', method: 'GET', path: '/api/v1/credits/ledger', scope: 'keyed' },
-  { id: 'getUsage', method: 'GET', path: '/api/v1/usage', scope: 'keyed' },
-  { id: 'getHealth', method: 'GET', path: '/healthz', scope: 'open' },
-  { id: 'getReadiness', method: 'GET', path: '/readyz', scope: 'open' },
-  { id: 'getDescription', method: 'GET', path: '/openapi.json', scope: 'open' },
+  { id: 'getCredits', method: 'GET', path: '/api/v1/credits', role: 'read' },
+  { id: 'getLedger', method: 'GET', path: '/api/v1/credits/ledger', role: 'read' },
+  { id: 'getUsage', method: 'GET', path: '/api/v1/usage', role: 'read' },
+  { id: 'getHealth', method: 'GET', path: '/healthz', role: null },
+  { id: 'getReadiness', method: 'GET', path: '/readyz', role: null },
+  { id: 'getDescription', method: 'GET', path: '/openapi.json', role: null },
 ] as const satisfies readonly Route[];
 
 export type OperationId = (typeof ROUTES)[number]['id'];

@@ -206,9 +206,10 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
   const refuse = (allow: string) => () => {
     throw problem('method_not_allowed', { allow }, { allow });
   };
-  for (const { id, method, path, scope } of ROUTES) {
+  for (const { id, method, path, role } of ROUTES) {
     const options: RouteOptions = {};
-    if (scope === 'open') options.auth = false;
+    if (role === null) options.auth = false;
+    else options.app = { role };
     if (method === 'POST') options.payload = UNREAD_BODY;
     server.route({ method, path, options, handler: handlers[id] });
     // Each path in `ROUTES` occurs with only one method.

@@ -31,6 +31,13 @@ export const CHECK_RESULTS = [
 ] as const;
 export type CheckResult = (typeof CHECK_RESULTS)[number];
 
+/**
+ * The roles of API keys, the lowest first. A role may do all that the roles before it may do
+ * (api/docs/lifecycle.md, Keys).
+ */
+export const KEY_ROLES = ['read', 'member', 'full'] as const;
+export type KeyRole = (typeof KEY_ROLES)[number];
+
 export const WEBHOOK_MODES = ['real-time', 'batch'] as const;
 export type WebhookMode = (typeof WEBHOOK_MODES)[number];
 

@@ -103,6 +103,7 @@ function registerConsoleRoutes(server: Server, db: Database): void {
   const open = {
     ...CONSOLE_ROUTE,
     auth: { strategy: 'console', mode: 'try' },
+    app: { role: 'read' },
     ext: { onPreAuth: { method: limitSignIns } },
   } as const;
   const { showSignIn, signIn, signOut } = sessionHandlers(db);
@@ -118,14 +119,16 @@ function registerConsoleRoutes(server: Server, db: Database): void {
     '/console/deliveries': deliveryHandlers.list,
   };
   const forms = {
-    '/console/sign-out': signOut,
     '/console/submit': handlers.submit,
     [`${BATCH}/deliveries/{delivery_id}/resend`]: deliveryHandlers.resend,
     '/console/deliveries': deliveryHandlers.resendFailed,
   };
   addRoutes(server, CONSOLE_ROUTE, pages, forms);
+  const leave = { ...CONSOLE_ROUTE, app: { role: 'read' } } as const;
+  addRoutes(server, leave, {}, { '/console/sign-out': signOut });
+  const submits = { ...AUTHORIZED_ROUTE, app: { role: 'member' } } as const;
+  addRoutes(server, submits, { '/console/submit': handlers.showSubmit }, {});
   const withoutCalls = {
-    '/console/submit': handlers.showSubmit,
     [`${BATCH}/results.csv`]: handlers.results,
     '/console/{unknown*}': showUnknown,
   };
@@ -149,16 +152,20 @@ function addFile(server: Server, name: string, type: string): void {
 
 type Handlers = Readonly<Record<string, Lifecycle.Method>>;
 
-/** Registers pages, and forms without a file, by their paths. */
+/**
+ * Registers pages, and forms without a file, by their paths. Unless the options have another role, a
+ * page needs a key with the role `read`, and a form needs `member`.
+ */
 function addRoutes(
   server: Server,
   options: RouteOptions,
   pages: Handlers,
   forms: Handlers,
 ): void {
+  const page = { app: { role: 'read' }, ...options } as const;
   for (const [path, handler] of Object.entries(pages))
-    server.route({ method: 'GET', path, options, handler });
-  const form = { ...options, payload: FORM };
+    server.route({ method: 'GET', path, options: page, handler });
+  const form = { app: { role: 'member' }, ...options, payload: FORM } as const;
   for (const [path, handler] of Object.entries(forms))
     server.route({ method: 'POST', path, options: form, handler });
 }
@@ -196,7 +203,7 @@ function registerUploadRoutes(server: Server, check: CheckDeps): void {
   server.route({
     method: 'POST',
     path: UPLOADS,
-    options: { ...CONSOLE_ROUTE, ...FILE_FORM, ext: upload },
+    options: { ...CONSOLE_ROUTE, ...FILE_FORM, app: { role: 'member' }, ext: upload },
     handler: handlers.create,
   });
   const pages = {
@@ -254,6 +261,10 @@ function problemPage(
   if (form < 500) return problemView(h, PROBLEMS[403], form, requestId);
   const failed = failedCall(request, error, log);
   const { status } = failed;
+  if (failed.problemCode === 'role_insufficient') {
+    const title = 'Your key may not do this';
+    return problemView(h, { title, detail: failed.text() }, status, requestId);
+  }
   if (status === 401 || status === 403) {
     return h.redirect(signInPath(request)).unstate(SESSION_COOKIE);
   }

@@ -1,6 +1,7 @@
 import type { Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import Handlebars from 'handlebars';
 import { isSandbox } from '../../db/accounts/organizations.ts';
+import { hasRole } from '../http/auth.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
 
 // Renders the pages of the console, and reads the lists that they filter.
@@ -24,7 +25,14 @@ export function page(
   template: keyof typeof SECTIONS,
   context: object,
 ): ResponseObject {
-  const session = { isSandbox: isSandbox(request.auth.credentials.organizationId) };
+  const { organizationId, keyName, role } = request.auth.credentials;
+  const session = {
+    isSandbox: isSandbox(organizationId),
+    keyName,
+    role,
+    mayChange: hasRole(role, 'member'),
+    isFull: role === 'full',
+  };
   const on = { [SECTIONS[template]]: true };
   return h.view(template, { ...context, on, session });
 }

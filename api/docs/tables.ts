@@ -9,7 +9,7 @@ import { ROUTES } from '../routes.ts';
 
 const PARTS: Readonly<Record<string, () => string>> = {
   endpoints: () => {
-    const keyed = ROUTES.filter(({ scope }) => scope === 'keyed');
+    const keyed = ROUTES.filter(({ role }) => role !== null);
     const rows = keyed.map(({ id, method, path }) => {
       const { summary } = OPENAPI.operations[id];
       return `| \`${method} ${path}\` | ${summary} |`;

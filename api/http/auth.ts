@@ -6,6 +6,7 @@ import {
   parseApiKey,
 } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/connection/client.ts';
+import { KEY_ROLES, type KeyRole } from '../../db/words.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { createLimit } from './limit.ts';
 import { createAddressOf, createFloodGuard, keepLast, whenOver } from './overload.ts';
@@ -21,12 +22,18 @@ declare module '@hapi/hapi' {
     /** True for a call of the API (`callApi`) that an earlier request has paid for. */
     isCounted?: boolean;
   }
+  interface RouteOptionsApp {
+    /** The least role that a key needs for this route. */
+    role?: KeyRole;
+  }
   interface AuthCredentials {
     /** The organization that the key belongs to. */
     readonly organizationId: string;
     /** The same for the live keys and the test keys of a customer. */
     readonly customerId: string;
     readonly keyId: string;
+    readonly keyName: string;
+    readonly role: KeyRole;
     readonly requestsPerMinute: number;
     /**
      * The time when the key ends, because it was rotated. Null for a key that does not end. Missing
@@ -54,6 +61,29 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   }));
   server.auth.strategy('api-key', 'api-key');
   server.auth.default('api-key');
+  server.ext('onCredentials', (request, h) => {
+    requireRole(request);
+    return h.continue;
+  });
+}
+
+/**
+ * Rejects a request whose key has a role that is too low for the route. All routes of the API, of
+ * the MCP server, and of the console run this check. A route that states no role needs `full`. The
+ * request has counted toward the rate limit of its key, but does not count as a guess of a key.
+ * @throws {ApiError} `role_insufficient`
+ */
+function requireRole({ auth, route }: Request): void {
+  if (!auth.credentials) return;
+  const { role } = auth.credentials;
+  const needed = route.settings.app?.role ?? 'full';
+  if (hasRole(role, needed)) return;
+  throw problem('role_insufficient', { needed, role });
+}
+
+/** Returns whether a role may do what another role may do. */
+export function hasRole(role: KeyRole, needed: KeyRole): boolean {
+  return KEY_ROLES.indexOf(role) >= KEY_ROLES.indexOf(needed);
 }
 
 /** Finds the owner of a request's API key, and limits the requests of keys and of strangers. */

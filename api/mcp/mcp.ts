@@ -51,7 +51,7 @@ export function registerMcp(server: Server, deps: McpDeps): void {
   server.route({
     method: 'POST',
     path: PATH,
-    options: { payload: UNREAD_BODY },
+    options: { payload: UNREAD_BODY, app: { role: 'read' } },
     handler: (request, h) => handle(request, h, deps),
   });
   server.route({

@@ -131,10 +131,10 @@ const SHARED = Object.keys(PARAMETERS).filter((name) => PARAMETERS[name]?.in !==
 const DESCRIBED = Object.entries(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
 
 /** Returns the error responses of an operation, except the 422. */
-function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
+function failures({ id, role }: (typeof ROUTES)[number]): JsonObject {
   const own = DESCRIBED.filter(([, { at }]) => {
     if (at === 'all' || at.includes(id)) return true;
-    return scope === 'keyed' && at.includes('keyed');
+    return role !== null && at.includes('keyed');
   });
   return Object.fromEntries(
     own.map(([name, { status }]) => [
@@ -171,7 +171,7 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
  * headers.
  */
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {
-  const { id, scope } = route;
+  const { id, role } = route;
   const {
     parameters = [],
     requestBody,
@@ -184,13 +184,13 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
     responses[status] =
       typeof documented === 'string'
         ? { $ref: `#/components/responses/${documented}` }
-        : responseOf(documented, scope);
+        : responseOf(documented, role !== null);
   }
-  if ((parameters.length > 0 || requestBody) && scope === 'keyed')
+  if ((parameters.length > 0 || requestBody) && role !== null)
     responses[422] = { $ref: '#/components/responses/Invalid' };
   Object.assign(responses, failures(route));
   const operation: Record<string, Json> = { operationId: id, ...rest, responses };
-  if (scope === 'open') operation.security = [];
+  if (role === null) operation.security = [];
   if (parameters.length > 0) operation.parameters = parameters.map(parameterOrReference);
   if (requestBody)
     operation.requestBody = { required: true, content: content(requestBody) };
@@ -201,9 +201,9 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   return operation;
 }
 
-function responseOf(documented: DocumentedResponse, scope: 'keyed' | 'open'): JsonObject {
+function responseOf(documented: DocumentedResponse, isKeyed: boolean): JsonObject {
   const { body, always = [], sometimes, ...rest } = documented;
-  const counted = scope === 'keyed' ? COUNTED : [];
+  const counted = isKeyed ? COUNTED : [];
   const response = {
     ...rest,
     headers: responseHeaders([...counted, ...always], sometimes),
@@ -270,7 +270,7 @@ const RESPONSES: JsonObject = {
   ...Object.fromEntries(
     Object.entries(SHARED_RESPONSES).map(([name, documented]) => [
       name,
-      responseOf(documented, 'keyed'),
+      responseOf(documented, true),
     ]),
   ),
   ...Object.fromEntries(

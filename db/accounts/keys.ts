@@ -13,6 +13,7 @@ import { Refusal } from '../connection/errors.ts';
 import { newId } from '../connection/ids.ts';
 import { type ChangedBy, recordAudit } from '../operations/audit.ts';
 import { apiKeys, organizations, rateWindows } from '../schema.ts';
+import type { KeyRole } from '../words.ts';
 import { isSandbox, openSandbox, requireOpen } from './organizations.ts';
 
 // An API key consists of `npe_` or `npe_test_`, 30 random base62 characters (178 bits), and 6 check
@@ -24,6 +25,8 @@ export interface ApiKey {
   readonly id: string;
   readonly organizationId: string;
   readonly name: string;
+  /** Never changes. */
+  readonly role: KeyRole;
   /** True if the key belongs to a sandbox. */
   readonly isTest: boolean;
   /** The last 4 characters of the key. */
@@ -44,6 +47,8 @@ export type Authentication =
   | {
       readonly kind: 'active';
       readonly keyId: string;
+      readonly keyName: string;
+      readonly role: KeyRole;
       readonly organizationId: string;
       /** The organization itself, or the organization of the sandbox. */
       readonly customerId: string;
@@ -68,6 +73,7 @@ const API_KEY = {
   id: apiKeys.id,
   organizationId: apiKeys.organizationId,
   name: apiKeys.name,
+  role: apiKeys.role,
   isTest: apiKeys.isTest,
   hint: apiKeys.hint,
   state: STATE,
@@ -99,6 +105,8 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
         state: STATE,
         suspended: organizations.suspended,
         keyId: apiKeys.id,
+        keyName: apiKeys.name,
+        role: apiKeys.role,
         organizationId: organizations.id,
         customerId: sql<string>`coalesce(${organizations.sandboxOf}, ${organizations.id})`,
         requestsPerMinute: organizations.requestsPerMinute,
@@ -114,11 +122,19 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
   return { kind: suspended ? 'inactive' : 'active', ...key };
 }
 
+/** The properties of a new key that may be left out. */
+interface KeyOptions {
+  /** The default is `full`. */
+  readonly role?: KeyRole | undefined;
+  /**
+   * True to issue a key of the organization's sandbox, which is created if it does not exist.
+   */
+  readonly forSandbox?: boolean | undefined;
+}
+
 /**
  * Issues a key that never expires. A sandbox's key is a test key.
  * @param name 1 to 200 characters, for people; names need not be unique
- * @param forSandbox true to issue a key of the organization's sandbox, which is created if it does
- * not exist
  * @throws {Refusal} `organization_missing`, `organization_closed`; {DatabaseError} 23514 for a bad
  * name;
  * {SecretKeyMissing} if a sandbox must be created
@@ -128,26 +144,26 @@ export async function issueKey(
   by: ChangedBy,
   owner: string,
   name: string,
-  forSandbox = false,
+  { role = 'full', forSandbox = false }: KeyOptions = {},
 ): Promise<IssuedKey> {
   return await transaction(db, async (tx) => {
     await requireOpen(tx, owner);
     let organizationId = owner;
     if (forSandbox && !isSandbox(owner))
       organizationId = await openSandbox(tx, db, by, owner);
-    const issued = await insertKey(tx, organizationId, name);
+    const issued = await insertKey(tx, { organizationId, name, role });
     await recordAudit(tx, by, {
       action: 'keys.issue',
       organizationId,
       subject: issued.id,
-      details: { hint: issued.hint },
+      details: { hint: issued.hint, role },
     });
     return issued;
   });
 }
 
 /**
- * Replaces an active key. Issues a new key with the same name, and lets the old key expire after
+ * Replaces an active key. Issues a new key with the same name and role, and lets the old key expire after
  * the overlap. During the overlap, the old key cannot be rotated again.
  * @param overlapMs milliseconds during which both keys are valid; 0 ends the old key at once
  * @throws {Refusal} `key_missing`; `key_not_active` for a key that is revoked or has expired;
@@ -166,7 +182,7 @@ export async function rotateKey(
     if (before.expiresAt) throw new Refusal('key_rotated');
     const expiresAt = new Date((await clock(tx)).getTime() + overlapMs);
     const replaced = await updateKey(tx, { ...before, expiresAt });
-    const issued = await insertKey(tx, replaced.organizationId, replaced.name);
+    const issued = await insertKey(tx, replaced);
     await recordAudit(tx, by, {
       action: 'keys.rotate',
       organizationId: replaced.organizationId,
@@ -174,6 +190,7 @@ export async function rotateKey(
       details: {
         new_key_id: issued.id,
         hint: issued.hint,
+        role: issued.role,
         old_key_expires_at: expiresAt.toISOString(),
       },
     });
@@ -268,8 +285,7 @@ function hashOf(apiKey: string): Buffer {
 
 async function insertKey(
   tx: Transaction,
-  organizationId: string,
-  name: string,
+  { organizationId, name, role }: Pick<ApiKey, 'organizationId' | 'name' | 'role'>,
 ): Promise<IssuedKey> {
   const isTest = isSandbox(organizationId);
   const apiKey = newApiKey(isTest);
@@ -279,6 +295,7 @@ async function insertKey(
       id: newId('key'),
       organizationId,
       name,
+      role,
       isTest,
       hint: apiKey.slice(-4),
       hash: hashOf(apiKey),
@@ -331,6 +348,7 @@ async function changeKey(
       subject: keyId,
       details: {
         hint: after.hint,
+        role: after.role,
         from: before.state,
         to: after.state,
         leaked: before.leaked || after.leaked,

@@ -2,6 +2,7 @@ import { hash, randomBytes } from 'node:crypto';
 import { eq } from 'drizzle-orm';
 import { type Database, query, run, span } from '../connection/client.ts';
 import { consoleSessions } from '../schema.ts';
+import type { KeyRole } from '../words.ts';
 
 // Sessions of the console. The visitor's cookie has a random id, of which we store only the hash. A
 // session acts with the API key that its visitor signed in with, so it can do no more than the key.
@@ -11,6 +12,8 @@ export interface Session {
   /** The hash of the API key, as `parseApiKey` returns it. */
   readonly keyHash: Buffer;
   readonly keyId: string;
+  readonly keyName: string;
+  readonly role: KeyRole;
   readonly organizationId: string;
   readonly customerId: string;
   readonly requestsPerMinute: number;
@@ -49,6 +52,8 @@ export async function useSession(db: Database, id: string): Promise<Session | nu
        and k.id = s.api_key_id
     returning k.hash as "keyHash",
               k.id as "keyId",
+              k.name as "keyName",
+              k.role as "role",
               o.id as "organizationId",
               coalesce(o.sandbox_of, o.id) as "customerId",
               o.requests_per_minute as "requestsPerMinute"`;

@@ -2,6 +2,7 @@ CREATE TABLE "api_keys" (
 	"id" text PRIMARY KEY NOT NULL,
 	"organization_id" text NOT NULL,
 	"name" text NOT NULL,
+	"role" text NOT NULL,
 	"hint" text NOT NULL,
 	"hash" "bytea" NOT NULL,
 	"created_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -11,6 +12,7 @@ CREATE TABLE "api_keys" (
 	"is_test" boolean NOT NULL,
 	CONSTRAINT "api_keys_hash_key" UNIQUE("hash"),
 	CONSTRAINT "api_keys_name_check" CHECK (length(name) between 1 and 200),
+	CONSTRAINT "api_keys_role_check" CHECK (role in ('read', 'member', 'full')),
 	CONSTRAINT "api_keys_hash_check" CHECK (octet_length(hash) = 32),
 	CONSTRAINT "api_keys_test_is_of_sandbox" CHECK (is_test = is_sandbox(organization_id)),
 	CONSTRAINT "api_keys_leaked_is_revoked" CHECK (not leaked or revoked_at is not null)

@@ -9,7 +9,8 @@ import {
   text,
   timestamp,
 } from 'drizzle-orm/pg-core';
-import { bytea, clockTime, time } from './columns.ts';
+import { KEY_ROLES } from '../words.ts';
+import { bytea, clockTime, isOneOf, time } from './columns.ts';
 
 /** The rate limit of a new organization, in requests per minute. */
 export const USUAL_RATE = 100;
@@ -88,6 +89,8 @@ export const apiKeys = pgTable(
     id: text('id').primaryKey(),
     organizationId: text('organization_id').notNull(),
     name: text('name').notNull(),
+    /** Never changes, so that processes may remember it. */
+    role: text('role', { enum: KEY_ROLES }).notNull(),
     hint: text('hint').notNull(),
     hash: bytea('hash').notNull().unique('api_keys_hash_key'),
     createdAt: time('created_at').notNull().default(clockTime),
@@ -108,6 +111,7 @@ export const apiKeys = pgTable(
       foreignColumns: [organizations.id],
     }),
     check('api_keys_name_check', sql`length(name) between 1 and 200`),
+    check('api_keys_role_check', isOneOf('role', KEY_ROLES)),
     check('api_keys_hash_check', sql`octet_length(hash) = 32`),
     check('api_keys_test_is_of_sandbox', sql`is_test = is_sandbox(organization_id)`),
     check('api_keys_leaked_is_revoked', sql`not leaked or revoked_at is not null`),

@@ -38,7 +38,8 @@ export async function openTenant(
     const { organizationId, apiKey } = earlier ?? (await create(db));
     const earlierSandbox = await findByKey(db, keys?.test_api_key);
     const sandbox =
-      earlierSandbox ?? (await issueKey(db, BY, organizationId, 'npm start', true));
+      earlierSandbox ??
+      (await issueKey(db, BY, organizationId, 'npm start', { forSandbox: true }));
     await storeSample(db);
     for (const value of SUPPRESSED_NPIS) {
       await addSuppression(db, BY, { kind: 'npi', value });

@@ -25,6 +25,7 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { type ChangedBy, listAudit, recordReading } from '../../db/operations/audit.ts';
+import { KEY_ROLES, type KeyRole } from '../../db/words.ts';
 import { parseDuration } from '../config/values.ts';
 import {
   change,
@@ -270,10 +271,15 @@ function addKeyCommands(program: Command, run: Run): void {
       '--test',
       "issue a test key for the organization's sandbox; the first one creates the sandbox",
     )
-    .action(
-      (id: string, by: ChangedBy & { readonly name: string; readonly test?: true }) =>
-        run(async (db) => shownOnce(await issueKey(db, by, id, by.name, by.test))),
-    );
+    .addOption(
+      new Option(
+        '--role <ROLE>',
+        'read spends nothing, member also submits, and full also manages keys and the secret',
+      )
+        .choices([...KEY_ROLES])
+        .default('full'),
+    )
+    .action((id: string, options: IssueOptions) => run((db) => issue(db, id, options)));
   change(keys, 'rotate', 'replace an active key, and print the new one once')
     .argument(...KEY)
     .addOption(
@@ -309,6 +315,20 @@ function addKeyCommands(program: Command, run: Run): void {
   addKeyList(keys, run);
 }
 
+interface IssueOptions extends ChangedBy {
+  readonly name: string;
+  readonly role: KeyRole;
+  readonly test?: true;
+}
+
+async function issue(
+  db: Database,
+  id: string,
+  { name, role, test: forSandbox, ...by }: IssueOptions,
+): Promise<Report> {
+  return shownOnce(await issueKey(db, by, id, name, { role, forSandbox }));
+}
+
 function addKeyList(keys: Command, run: Run): void {
   lists(
     keys
@@ -320,7 +340,7 @@ function addKeyList(keys: Command, run: Run): void {
     run,
     'createdAt',
     (db, _, id) => listKeys(db, id),
-    (key) => leading(key, ['id', 'hint', 'state', 'lastUsedAt', 'name']),
+    (key) => leading(key, ['id', 'hint', 'role', 'state', 'lastUsedAt', 'name']),
   );
 }
 

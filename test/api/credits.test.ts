@@ -351,6 +351,8 @@ async function serveEndlessFile(t: ExecutionContext) {
     organizationId: customerId,
     customerId,
     keyId: '',
+    keyName: 'test',
+    role: 'full' as const,
     requestsPerMinute: 1,
   };
   const queues = createQueues(5);

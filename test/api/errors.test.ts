@@ -27,7 +27,7 @@ const IDS = {
   batch_id: newId('bat'),
   delivery_id: newId('msg'),
 };
-const KEYED = ROUTES.filter(({ scope }) => scope === 'keyed').map(
+const KEYED = ROUTES.filter(({ role }) => role !== null).map(
   ({ method, path }) =>
     [
       method,

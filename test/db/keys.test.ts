@@ -17,6 +17,7 @@ import {
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
 import { Refusal } from '../../db/connection/errors.ts';
+import { KEY_ROLES } from '../../db/words.ts';
 import { freshDatabase } from '../support/database.ts';
 
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
@@ -114,6 +115,8 @@ test('authenticating an active key returns its organization and its rate limit',
   t.deepEqual(await authenticate(db, hash), {
     kind: 'active',
     keyId,
+    keyName: 'first',
+    role: 'full',
     organizationId,
     customerId: organizationId,
     requestsPerMinute: 100,
@@ -147,6 +150,27 @@ test('a rotated key stops working at once, and the new key works', async (t) => 
   t.is(await stateOf(old.apiKey), 'inactive');
   t.is(await stateOf(issued.apiKey), 'active');
   t.is(issued.name, old.name);
+});
+
+test('a key keeps its role in a rotation, and in the list of keys', async (t) => {
+  const { organizationId } = await openKey();
+  for (const role of KEY_ROLES) {
+    const old = await issueKey(db, BY, organizationId, role, { role });
+    const { issued } = await rotateKey(db, BY, old.id, 0);
+    t.deepEqual([old.role, issued.role], [role, role]);
+    t.like(await authenticate(db, parseApiKey(issued.apiKey) ?? Buffer.of()), { role });
+    t.is((await listKeys(db, organizationId))[0]?.role, role);
+    const [audit] = await sql`
+      select details->>'role' as role from audit_log where subject = ${old.id} and action = 'keys.rotate'`;
+    t.is(audit?.role, role);
+  }
+});
+
+test('the database refuses an unknown role', async (t) => {
+  const { id } = await openKey();
+  await t.throwsAsync(sql`update api_keys set role = 'admin' where id = ${id}`, {
+    message: /api_keys_role_check/,
+  });
 });
 
 test('after a rotation with an overlap, both keys work until the overlap ends', async (t) => {

@@ -38,12 +38,14 @@ const { db, sql } = freshDatabase(test);
 const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
 const openLive = async () => (await createOrganization(db, BY, 'Acme')).id;
 const openSandbox = async (owner: string) =>
-  (await issueKey(db, BY, owner, 'tests', true)).organizationId;
+  (await issueKey(db, BY, owner, 'tests', { forSandbox: true })).organizationId;
 
 test('the first test key creates a sandbox with test credits; later keys share it', async (t) => {
   const live = await openLive();
   const keys = await Promise.all(
-    Array.from({ length: 5 }, () => issueKey(db, BY, live, 'tests', true)),
+    Array.from({ length: 5 }, () =>
+      issueKey(db, BY, live, 'tests', { forSandbox: true }),
+    ),
   );
   const [sandbox = '', ...others] = new Set(
     keys.map(({ organizationId }) => organizationId),
@@ -70,7 +72,7 @@ test('every API key of a sandbox is a test key, even after a rotation', async (t
   const sandbox = await openSandbox(await openLive());
   for (const { apiKey } of [
     await issueKey(db, BY, sandbox, 'one'),
-    await issueKey(db, BY, sandbox, 'other', true),
+    await issueKey(db, BY, sandbox, 'other', { forSandbox: true }),
     (await rotateKey(db, BY, (await issueKey(db, BY, sandbox, 'third')).id, 0)).issued,
   ]) {
     t.true(apiKey.startsWith('npe_test_'));
@@ -117,8 +119,8 @@ test('the database accepts test keys only for sandboxes and live keys only for o
   const live = await openLive();
   const sandbox = await openSandbox(live);
   const add = (organization: string, isTest: boolean) => sql`
-    insert into api_keys (id, organization_id, name, hint, hash, is_test)
-    values (${newId('key')}, ${organization}, 'k', 'hint', sha256(${newId('key')}::bytea), ${isTest})`;
+    insert into api_keys (id, organization_id, name, role, hint, hash, is_test)
+    values (${newId('key')}, ${organization}, 'k', 'full', 'hint', sha256(${newId('key')}::bytea), ${isTest})`;
   for (const [organization, isTest] of [
     [live, true],
     [sandbox, false],

@@ -103,7 +103,7 @@ export async function openTestKey(
     BY,
     live.organizationId,
     'test',
-    true,
+    { forSandbox: true },
   );
   await setLimit(db, BY, organizationId, 100_000);
   return { organizationId, keyId: id, apiKey };
