@@ -25,6 +25,12 @@ export interface UnusableRow {
   readonly problem: string;
 }
 
+/** One of the first rows. The cells have the same number in all of them. */
+export interface PreviewRow {
+  readonly cells: readonly string[];
+  readonly npi: string | null;
+}
+
 export interface Draft {
   readonly kind: 'draft';
   /** The sheet that was read, and all sheets of the workbook. Null and empty for a CSV file. */
@@ -35,8 +41,7 @@ export interface Draft {
   readonly header: readonly string[];
   /** The position of the NPI column, from 0. Null if the visitor must choose it. */
   readonly column: number | null;
-  /** The cells of the first rows. */
-  readonly preview: readonly (readonly string[])[];
+  readonly preview: readonly PreviewRow[];
   readonly rows: number;
   /** The different NPIs to look up. */
   readonly npis: readonly string[];
@@ -156,9 +161,13 @@ async function read({ file, column, sheet: name }: InspectTask): Promise<Reading
 function draftOf({ sheet, table, column, contacts }: Reading): Draft {
   const { header, rows, place } = table;
   const shortened = (cell: string) => cell.slice(0, PREVIEW_CHARACTERS);
-  const preview = rows
-    .slice(0, PREVIEW_ROWS)
-    .map(({ cells }) => cells.slice(0, PREVIEW_COLUMNS).map(shortened));
+  const first = rows.slice(0, PREVIEW_ROWS);
+  const widest = Math.max(...first.map(({ cells }) => cells.length));
+  const shown = Array.from({ length: Math.min(widest, PREVIEW_COLUMNS) });
+  const preview = first.map(({ cells }, at) => ({
+    cells: shown.map((_, column) => shortened(cells[column] ?? '')),
+    npi: contacts?.rows[at]?.npi ?? null,
+  }));
   const { npis, duplicates } = askedIn(contacts);
   const unusable = contacts?.rows.filter(({ npi }) => npi === null) ?? [];
   return {

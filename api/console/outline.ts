@@ -1,17 +1,23 @@
 import { stringify } from 'csv-stringify/sync';
-import { formatOf, resultRows } from '../files/result-rows.ts';
+import { formatOf, otherCells, resultRows } from '../files/result-rows.ts';
 import type { Contacts } from '../files/table.ts';
 import { quoted } from '../http/csv.ts';
+import { FACT_COLUMNS } from './people.ts';
 
-// When an upload is started, its file is replaced by the outline of its results: the file with the
-// columns of the command's result, and a place for the result of each NPI. So results are sent in
-// parts, without parsing the file again.
+// When an upload is started, its file is replaced by the outline of its results: the file with
+// columns for public facts and those of the command's result, and with places for the facts and the
+// result of each NPI. So results are sent in parts, without parsing the file again.
 
 /** Begins a place. A file can't contain it, because we don't read files with NUL bytes. */
 const MARK = '\0';
-/** A place: an NPI in the first of five cells. The second group is the delimiter. */
-const PLACE = /\0(\d{10})(.)\2{3}/gs;
-const PLACE_LENGTH = 15;
+/** Follows the mark of a place for facts. */
+const FACTS = 'f';
+/** A place: an NPI in the first of five cells. The third group is the delimiter. */
+const PLACE = /\0(f?)(\d{10})(.)\3{3}/gs;
+/** The length of a place for facts. A place for a result is followed by the end of its line. */
+const PLACE_LENGTH = 16;
+/** The prefix is that of the columns that the command adds. */
+const COLUMNS = FACT_COLUMNS.map((name) => `enriched_${name}`);
 
 /** Returns the outline of the results of a file. */
 export function outlineOf(contacts: Contacts): Uint8Array {
@@ -24,20 +30,43 @@ export function outlineOf(contacts: Contacts): Uint8Array {
   const places = contacts.rows.map(
     ({ npi }) => [npi ?? '', { ...empty, email: `${MARK}${npi}` }] as const,
   );
-  const rows = resultRows(contacts, new Map(places), '');
+  const rows = resultRows(withFacts(contacts), new Map(places), '');
   return Buffer.from(stringify([...rows], formatOf(contacts)));
 }
 
+/**
+ * Adds a column for each public fact, and a place for the facts about each NPI. These columns of an
+ * earlier result are replaced.
+ */
+function withFacts(contacts: Contacts): Contacts {
+  const { header, titles, rows } = contacts;
+  const kept = otherCells(contacts, COLUMNS);
+  const rest = COLUMNS.slice(1).map(() => '');
+  return {
+    ...contacts,
+    header: [...kept(header), ...COLUMNS],
+    titles: titles.map((row) => ({ ...row, cells: kept(row.cells) })),
+    rows: rows.map((row) => {
+      const place = row.npi === null ? '' : `${MARK}${FACTS}${row.npi}`;
+      return { ...row, cells: [...kept(row.cells), place, ...rest] };
+    }),
+  };
+}
+
+type CellsOf = (npi: string) => readonly string[];
+
 /** Fills the places of an outline, which is read in parts. */
 export class Filling {
-  readonly #cellsOf: (npi: string) => readonly string[];
+  readonly #factsOf: CellsOf;
+  readonly #resultOf: CellsOf;
   readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true });
   /** The beginning of a place that ends in the next part. */
   #rest = '';
 
-  /** @param cellsOf returns the five cells for an NPI */
-  constructor(cellsOf: (npi: string) => readonly string[]) {
-    this.#cellsOf = cellsOf;
+  /** Both functions return five cells for an NPI. */
+  constructor(factsOf: CellsOf, resultOf: CellsOf) {
+    this.#factsOf = factsOf;
+    this.#resultOf = resultOf;
   }
 
   /** Returns the text of the next part, with its places filled. */
@@ -47,10 +76,10 @@ export class Filling {
     const isCut = last !== -1 && last + PLACE_LENGTH > text.length;
     const end = isCut ? last : text.length;
     this.#rest = text.slice(end);
-    return text.slice(0, end).replaceAll(PLACE, (_, npi: string, delimiter: string) =>
-      this.#cellsOf(npi)
-        .map((cell) => quoted(cell, delimiter))
-        .join(delimiter),
-    );
+    const filled = (_: string, kind: string, npi: string, delimiter: string) => {
+      const cells = kind === FACTS ? this.#factsOf(npi) : this.#resultOf(npi);
+      return cells.map((cell) => quoted(cell, delimiter)).join(delimiter);
+    };
+    return text.slice(0, end).replaceAll(PLACE, filled);
   }
 }

@@ -8,9 +8,11 @@ import { type DataItem, readResults } from '../../db/requests/envelope.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendCsv } from '../http/csv.ts';
+import { factsOf } from '../routes/check.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
 import { nameIn } from './name.ts';
 import { listed, page } from './page.ts';
+import { FACT_COLUMNS, factsByColumn } from './people.ts';
 import { monthOf, type UsageReport, usageView } from './usage.ts';
 
 // The pages of the console. They show what the API returns (`callApi`), and the file from which a
@@ -99,12 +101,15 @@ async function batch(
     deliveries = list.body.deliveries;
   }
   const [shown] = await listedBatches(db, request, [body.batch]);
+  const { organizationId } = request.auth.credentials;
+  const facts = await factsAbout(db, organizationId, body.data);
   return page(request, h, 'batch', {
     ...body,
     title: shown?.name || body.batch.id,
     shown,
     running: body.batch.status !== 'completed',
     customData: shownData(body.custom_data, shown?.name),
+    data: body.data.map((result) => ({ ...result, facts: facts.get(result.npi) })),
     deliveries: deliveries.map(listedDelivery),
   });
 }
@@ -154,10 +159,14 @@ async function results(
   return await sendCsv({ request, h }, `${batchId}.csv`, COLUMNS, async (use) => {
     // PostgreSQL rejects some texts, such as those with a NUL.
     const ids = isId('bat', batchId) ? [batchId] : [];
-    await readResults(db, organizationId, ids, async (items) => {
-      if (items.length > 0) return await use(items);
-      throw new CallFailed(404, { detail: 'You have no batch with this id.' });
+    const items: DataItem[] = [];
+    await readResults(db, organizationId, ids, async (part) => {
+      items.push(...part);
     });
+    if (items.length === 0)
+      throw new CallFailed(404, { detail: 'You have no batch with this id.' });
+    const facts = await factsAbout(db, organizationId, items);
+    await use(items.map((item) => ({ ...item, ...factsByColumn(facts.get(item.npi)) })));
   });
 }
 
@@ -192,6 +201,16 @@ function shownData(data: object | null, name = ''): string | null {
   return isOnlyName ? null : JSON.stringify(data, null, 2);
 }
 
+/** Reads the public facts about the NPIs of a batch. */
+async function factsAbout(
+  db: Database,
+  organizationId: string,
+  items: readonly Pick<DataItem, 'npi'>[],
+) {
+  const npis = items.map(({ npi }) => npi);
+  return await factsOf(db, organizationId, npis);
+}
+
 /** Returns the path at the API of the batch that a page is about. */
 function batchPath(request: Request): string {
   return `/api/v1/batch/${encodeURIComponent(String(request.params.batch_id))}`;
@@ -216,6 +235,7 @@ const COLUMNS = [
   'email_type',
   'email_last_validated',
   'replayed',
+  ...FACT_COLUMNS,
 ] as const;
 
 /** Returns the handlers of these pages. */

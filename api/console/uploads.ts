@@ -28,7 +28,7 @@ import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendFile } from '../http/file.ts';
 import { MAX_CHECKED } from '../http/validation.ts';
 import { problem } from '../problems.ts';
-import { type CheckDeps, checkNpis } from '../routes/check.ts';
+import { type CheckDeps, checkNpis, factsOf } from '../routes/check.ts';
 import type { Starter } from '../temporal.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, InspectTask, UploadedFile } from './file-reader.ts';
@@ -36,6 +36,7 @@ import { shownName } from './name.ts';
 import { Filling } from './outline.ts';
 import { page } from './page.ts';
 import type { Credits } from './pages.ts';
+import { factCells } from './people.ts';
 
 // Uploads: a visitor chooses a file, checks its draft, and starts it. A workflow submits its
 // NPIs, and the visitor downloads the file with the results.
@@ -237,7 +238,12 @@ async function sendResults(
         for (const item of items) results.set(item.npi, item);
       },
     );
-    const filling = new Filling((npi) => cellsOf(results.get(npi), missing));
+    const npis = await listOutlineNpis(db, idOf(request));
+    const facts = await factsOf(db, organizationId, npis);
+    const filling = new Filling(
+      (npi) => factCells(facts.get(npi)),
+      (npi) => cellsOf(results.get(npi), missing),
+    );
     let isKnown = false;
     await readOutline(db, idOf(request), async (part) => {
       isKnown = true;
@@ -246,6 +252,23 @@ async function sendResults(
     // It was deleted in the meantime.
     if (!isKnown) throw noUpload();
   });
+}
+
+/** Lists the NPIs with a place for facts. Rows that keep an email were not submitted again. */
+async function listOutlineNpis(
+  db: Database,
+  upload: ReturnType<typeof idOf>,
+): Promise<string[]> {
+  const npis = new Set<string>();
+  const note = (npi: string) => {
+    npis.add(npi);
+    return [];
+  };
+  const reading = new Filling(note, () => []);
+  await readOutline(db, upload, async (part) => {
+    reading.next(part);
+  });
+  return [...npis];
 }
 
 async function progressPage(
@@ -341,6 +364,9 @@ async function draftPage(
   const credits = await callApi<Credits>(request, '/api/v1/credits');
   const { npis, unusable, header } = draft;
   const { totals, max_credits } = await checkDraft(deps, request, npis);
+  const { organizationId } = request.app.caller;
+  const first = draft.preview.flatMap(({ npi }) => npi ?? []);
+  const facts = await factsOf(deps.db, organizationId, first);
   const columns = header.map((name, index) => ({
     index,
     name: columnName(header, name, index),
@@ -354,7 +380,13 @@ async function draftPage(
     sheets: draft.sheets.map((name) => ({ name, isChosen: name === draft.sheet })),
     hasSheets: draft.sheets.length > 1,
     isOpen: draft.column === null,
-    shownColumns: columns.slice(0, draft.preview[0]?.length),
+    shownColumns: draft.preview[0]?.cells.map((_, index) =>
+      columnName(header, header[index] ?? '', index),
+    ),
+    preview: draft.preview.map(({ cells, npi }) => {
+      return { cells, facts: facts.get(npi ?? '') };
+    }),
+    showsPeople: facts.size > 0,
     count: npis.length,
     unusable: unusable.slice(0, MAX_SHOWN),
     unusableCount: unusable.length,

@@ -30,22 +30,16 @@ export function formatOf({ form }: Contacts) {
  * @param missing the reason why an NPI of the input is not in `results`
  */
 export function* resultRows(
-  { form, titles, header, rows }: Contacts,
+  contacts: Contacts,
   results: ReadonlyMap<string, Cells>,
   missing: string,
 ): Generator<readonly string[]> {
-  const width = [...titles, ...rows].reduce(
-    (widest, { cells }) => Math.max(widest, cells.length),
-    header.length,
-  );
-  // The input may be the output of an earlier run. Its `enriched_` columns are replaced.
-  const kept = Array.from({ length: width }, (_, index) => index).filter(
-    (i) => !ADDED.includes(header[i] ?? ''),
-  );
+  const { form, titles, header, rows } = contacts;
   const written = (cell: string) =>
     form.escapesFormulas && Number.isNaN(Number(cell)) ? inert(cell) : cell;
-  const keptOf = (row: readonly string[]) =>
-    kept.map((column) => written(row[column] ?? ''));
+  // The input may be the output of an earlier run. Its `enriched_` columns are replaced.
+  const kept = otherCells(contacts, ADDED);
+  const keptOf = (row: readonly string[]) => kept(row).map(written);
   const nothing = ADDED.map(() => '');
   // Written as two cells, because one cell with the delimiter would get quotes.
   if (form.hasSeparatorLine) yield ['sep=', ''];
@@ -54,6 +48,24 @@ export function* resultRows(
   for (const contact of rows) {
     yield [...keptOf(contact.cells), ...addedTo(contact, results, missing)];
   }
+}
+
+/**
+ * Returns a function that leaves out the cells of a row in these columns. Its results all have the
+ * same length.
+ */
+export function otherCells(
+  { titles, header, rows }: Pick<Contacts, 'titles' | 'header' | 'rows'>,
+  names: readonly string[],
+) {
+  const width = [...titles, ...rows].reduce(
+    (widest, { cells }) => Math.max(widest, cells.length),
+    header.length,
+  );
+  const kept = Array.from({ length: width }, (_, index) => index).filter(
+    (i) => !names.includes(header[i] ?? ''),
+  );
+  return (row: readonly string[]) => kept.map((column) => row[column] ?? '');
 }
 
 function addedTo(
@@ -91,9 +103,9 @@ function reasonOf({ status, replayed }: Cells): string {
 }
 
 /**
- * Escapes text that a spreadsheet would run as a formula. The cells of a CSV file stay as
+ * Escapes text that a spreadsheet would run as a formula. The cells of a customer's CSV file stay as
  * they are, because it has the same text already.
  */
-function inert(cell: string): string {
+export function inert(cell: string): string {
   return cell.replace(/^(?=[=+\-@\t\r])/, "'");
 }

@@ -1,4 +1,5 @@
 import type { Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import { inert } from '../files/result-rows.ts';
 import { sendFile } from './file.ts';
 
 type Value = string | number | boolean | Date | null;
@@ -57,9 +58,7 @@ function cellOf(value: Value): string {
   if (value === null) return '';
   if (value instanceof Date) return value.toISOString();
   if (typeof value !== 'string') return String(value);
-  // Spreadsheets execute a text that begins with one of these characters.
-  const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
-  return quoted(safe, ',');
+  return quoted(inert(value), ',');
 }
 
 /** Returns a cell in quotes if it needs them. */

@@ -38,7 +38,7 @@ export function checkHandlers(deps: CheckDeps) {
 }
 
 /** The result for one entry of the list. */
-interface Checked extends Omit<PublicFacts, 'refusal'> {
+interface Checked extends Pick<PublicFacts, 'name' | 'city' | 'state'> {
   readonly npi: string;
   readonly result: CheckResult;
   /** The requested types for which a submit is a free repeat. */
@@ -59,22 +59,26 @@ export async function checkNpis(
   // A window that ends before a submit is final may not make it free.
   const paidMs = rules.replayMs - rules.lookupTimeoutMs;
   const paid = await readPaidTypes(db, organizationId, valid, paidMs);
-  const facts = await factsOf(db, isTest, valid);
+  const known = await factsOf(db, organizationId, valid);
   const data: Checked[] = npis.map((npi) => {
-    const { refusal = null, ...who } = facts.get(npi) ?? UNKNOWN;
+    const facts = known.get(npi);
+    const { name = null, city = null, state = null } = facts ?? {};
     const isRepeat = isTest && testOutcomeOf(npi) === 'replayed';
     const types = freeTypes(isRepeat ? EMAIL_TYPES : (paid.get(npi) ?? []));
-    const result = resultOf(npi, refusal, types);
-    return { npi, result, free_types: result === 'free_repeat' ? types : [], ...who };
+    const result = resultOf(npi, facts?.refusal ?? null, types);
+    const free_types = result === 'free_repeat' ? types : [];
+    return { npi, result, free_types, name, city, state };
   });
   return { data, totals: totalsOf(data), max_credits: maxCredits(data) };
 }
 
-const UNKNOWN: PublicFacts = { refusal: null, name: null, city: null, state: null };
-
-/** Reads the facts about NPIs. A sandbox shows no real person. */
-async function factsOf(db: Database, isTest: boolean, npis: readonly string[]) {
-  return isTest ? new Map<string, PublicFacts>() : await readPublicFacts(db, npis);
+/** Reads the public facts about NPIs for an organization. A sandbox shows no real person. */
+export async function factsOf(
+  db: Database,
+  organizationId: string,
+  npis: readonly string[],
+): Promise<ReadonlyMap<string, PublicFacts>> {
+  return isSandbox(organizationId) ? new Map() : await readPublicFacts(db, npis);
 }
 
 /** Returns the requested types that an email of one of these types satisfies. */

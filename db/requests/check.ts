@@ -11,9 +11,11 @@ export interface PublicFacts {
   readonly refusal: Exclude<NpiRefusal, 'suppressed'> | null;
   /** The name of the person or the organization. */
   readonly name: string | null;
+  readonly credential: string | null;
   /** The city and the state of the primary practice. */
   readonly city: string | null;
   readonly state: string | null;
+  readonly specialty: string | null;
 }
 
 /**
@@ -29,8 +31,10 @@ export async function readPublicFacts(
            public_refusal_of(npi) as refusal,
            nullif(coalesce(organization_name,
                            concat_ws(' ', first_name, middle_name, last_name, name_suffix)), '') as name,
+           credential,
            practice_city as city,
-           practice_state as state
+           practice_state as state,
+           null as specialty
       from providers
      where npi = any(${sql.param([...npis])}) and origin = 'nppes'`;
   return new Map(rows.map(({ npi, ...facts }) => [npi, facts]));

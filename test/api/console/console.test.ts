@@ -252,9 +252,13 @@ test('a batch page has all results, and they can be downloaded as CSV', async (t
   const csv = await visitor.get(`/console/batches/${batchId}/results.csv`);
   t.regex(csv.headers.get('content-disposition') ?? '', /^attachment; filename="bat_/);
   const [header, first, second] = csv.text.split('\r\n');
-  t.is(header, 'npi,status,email,email_type,email_last_validated,replayed');
-  t.regex(first ?? '', /^2000000010,completed,\S+@\S+,professional,20\S+Z,false$/);
-  t.is(second, '2000000044,not_found,,,,false');
+  t.is(
+    header,
+    'npi,status,email,email_type,email_last_validated,replayed,' +
+      'npi_name,npi_credential,npi_city,npi_state,npi_specialty',
+  );
+  t.regex(first ?? '', /^2000000010,completed,\S+@\S+,professional,20\S+Z,false,,,,,$/);
+  t.is(second, '2000000044,not_found,,,,false,,,,,');
 });
 
 test('NPIs are submitted from the console, once per form', async (t) => {

@@ -113,10 +113,10 @@ test.serial(
     t.is(lines[0]?.slice(0, 17), 'Name;NPI;enriched');
     t.regex(
       lines[1] ?? '',
-      /^"Ana; MD";2000000010;\S+@\S+;professional;20\S+Z;completed;$/,
+      /^"Ana; MD";2000000010;;;;;;\S+@\S+;professional;20\S+Z;completed;$/,
     );
-    t.is(lines[2], 'Bo;2000000044.0;;;;not_found;');
-    t.is(lines[4], 'Di;12;;;;not_asked;has 2 instead of 10 digits');
+    t.is(lines[2], 'Bo;2000000044.0;;;;;;;;;not_found;');
+    t.is(lines[4], 'Di;12;;;;;;;;;not_asked;has 2 instead of 10 digits');
   },
 );
 
@@ -167,13 +167,13 @@ test.serial(
     const { text, headers } = await visitor.get(`${draft.path}/results.csv`);
     const lines = text.split('\r\n');
     t.regex(headers.get('content-disposition') ?? '', /contacts-enriched\.csv$/);
-    t.is(lines[0], 'Q3 list,,,,,,');
+    t.is(lines[0], 'Q3 list,,,,,,,,,,,');
     t.is(lines[1]?.slice(0, 17), 'NPI,Who,enriched_');
     t.regex(
       lines[2] ?? '',
-      /^2000000010,Jos\u00e9,\S+@\S+,professional,20\S+Z,completed,$/,
+      /^2000000010,Jos\u00e9,,,,,,\S+@\S+,professional,20\S+Z,completed,$/,
     );
-    t.is(lines[3], '12,,,,,not_asked,has 2 instead of 10 digits');
+    t.is(lines[3], '12,,,,,,,,,,not_asked,has 2 instead of 10 digits');
   },
 );
 

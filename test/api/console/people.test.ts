@@ -1,0 +1,203 @@
+import test from 'ava';
+import { addSuppression } from '../../../db/privacy/suppressions.ts';
+import { fresh } from '../../support/database.ts';
+import { openWorldAt, personRow, writeMember } from '../../support/nppes.ts';
+import { BY, eventually, type Organization } from '../../support/organization.ts';
+import { providersIn } from '../../support/providers.ts';
+import { type ApiClient, startStack } from '../../support/stack.ts';
+import { storeEmail } from '../../support/stored.ts';
+import { ordinaryNpis } from '../../support/vendors.ts';
+import { type Seen, Visitor } from '../../support/visitor.ts';
+
+// Tests whose email it is: the public facts next to an NPI in the pages and files of the console.
+
+const stack = fresh(test, () => startStack());
+const UPLOADS = '/console/uploads';
+/** NPIs that each test takes its own from. */
+const NPIS = ordinaryNpis('found', 60, 8_000_000);
+const MISSED = ordinaryNpis('not_found', 9, 8_000_000);
+const FORMULA = "=HYPERLINK('http://x.example','y')";
+const LONG = 'A'.repeat(70);
+
+async function signedIn({ apiKey }: Pick<Organization, 'apiKey'>): Promise<Visitor> {
+  const visitor = new Visitor(stack.baseUrl);
+  await visitor.signIn(apiKey);
+  return visitor;
+}
+
+/** Returns a row of NPPES, with names by their short words. */
+function named(npi: string, first: string, last: string, credential = 'MD') {
+  return personRow(npi, {
+    'Provider First Name': first,
+    'Provider Last Name (Legal Name)': last,
+    'Provider Credential Text': credential,
+  });
+}
+
+/** Uploads a file, starts it, and returns the lines of its results. */
+async function enriched(visitor: Visitor, content: string): Promise<string[]> {
+  const { token } = await visitor.get(UPLOADS);
+  const draft = await visitor.upload(UPLOADS, token, new File([content], 'a.csv'));
+  const column = /name="column" value="(\d+)"/.exec(draft.text)?.[1] ?? '';
+  const form = { form_token: draft.token, column, type: 'any' };
+  await visitor.post(`${draft.path}/start`, form);
+  return await eventually(async () => {
+    const { text } = await visitor.get(draft.path);
+    if (!text.includes('badge completed')) return null;
+    const results = await visitor.get(`${draft.path}/results.csv`);
+    return results.text.trim().split('\n');
+  });
+}
+
+/** Stores emails for NPIs, submits them as one batch, and returns the id of the batch. */
+async function storedBatch(client: ApiClient, npis: readonly string[]): Promise<string> {
+  for (const npi of npis) await storeEmail(stack.db, { npi, email: `${npi}@x.example` });
+  const { json } = await client.bulk({ npis });
+  await client.completed(json.batch_id);
+  return json.batch_id;
+}
+
+/** Returns the name, place, and other facts in the row of an NPI. */
+function shownNextTo(npi: string, { text }: Seen): string | undefined {
+  return new RegExp(`${npi}</th><td data-label="Name">(.*?)</td>`, 's').exec(text)?.[1];
+}
+
+test('names of an NPPES import stand next to NPIs, in pages and files', async (t) => {
+  const [odd = '', html = '', quotes = '', long = ''] = NPIS.splice(0, 4);
+  const world = await openWorldAt(t, stack.databaseUrl);
+  const rows = [
+    named(odd, FORMULA, 'PUBLIC', '@SUM(1)'),
+    named(html, '<b>ANA</b>', "O'NEIL & SON"),
+    named(long, LONG, LONG),
+  ];
+  const file = await writeMember(world.folder, 'npidata', '20260914', rows);
+  await world.imported(file);
+  const joe = { firstName: 'JO "JOE", JR;', lastName: 'DOE', credential: 'MD' };
+  const place = { practiceCity: 'CEDAR VALLEY', practiceState: 'CO' };
+  await providersIn(stack.db).person(null, [], { npi: quotes, ...joe, ...place });
+  const client = await stack.organization(500);
+  const visitor = await signedIn(client);
+  const npis = [odd, html, quotes, long];
+  const path = `/console/batches/${await storedBatch(client, npis)}`;
+  const page = await visitor.get(path);
+  const shown = npis.map((npi) => shownNextTo(npi, page));
+  const small = '<br><small>CEDAR VALLEY, CO</small></div>';
+  t.deepEqual(shown, [
+    `<div>&#x3D;HYPERLINK(&#x27;http://x.example&#x27;,&#x27;y&#x27;) PUBLIC, @SUM(1)${small}`,
+    `<div>&lt;b&gt;ANA&lt;/b&gt; O&#x27;NEIL &amp; SON, MD${small}`,
+    `<div>JO &quot;JOE&quot;, JR; DOE, MD${small}`,
+    `<div>${LONG} ${LONG}, MD${small}`,
+  ]);
+  const csv = await visitor.get(`${path}/results.csv`);
+  const cells = csv.text.split('\r\n').map((line) => line.split(',false,')[1]);
+  t.deepEqual(cells.slice(1, 5), [
+    `"'=HYPERLINK('http://x.example','y') PUBLIC",'@SUM(1),CEDAR VALLEY,CO,`,
+    "<b>ANA</b> O'NEIL & SON,MD,CEDAR VALLEY,CO,",
+    '"JO ""JOE"", JR; DOE",MD,CEDAR VALLEY,CO,',
+    `${LONG} ${LONG},MD,CEDAR VALLEY,CO,`,
+  ]);
+
+  const content = `npi;npi_name;enriched_npi_name;note\n${npis
+    .map((npi) => `${npi};Own;Old;x`)
+    .join('\n')}\n12;Own;Old;x\n`;
+  const [header, ...lines] = await enriched(visitor, content);
+  t.is(
+    header,
+    'npi;npi_name;note;enriched_npi_name;enriched_npi_credential;enriched_npi_city;' +
+      'enriched_npi_state;enriched_npi_specialty;enriched_email;enriched_email_type;' +
+      'enriched_email_last_validated;enriched_status;enriched_reason',
+  );
+  t.deepEqual(
+    lines.map((line) => line.replace(/;[^;]*@x\.example.*/, '')),
+    [
+      `${odd};Own;x;'=HYPERLINK('http://x.example','y') PUBLIC;'@SUM(1);CEDAR VALLEY;CO;`,
+      `${html};Own;x;<b>ANA</b> O'NEIL & SON;MD;CEDAR VALLEY;CO;`,
+      `${quotes};Own;x;"JO ""JOE"", JR; DOE";MD;CEDAR VALLEY;CO;`,
+      `${long};Own;x;${LONG} ${LONG};MD;CEDAR VALLEY;CO;`,
+      '12;Own;x;;;;;;;;;not_asked;has 2 instead of 10 digits',
+    ],
+  );
+});
+
+test('a draft shows whose NPIs the first rows have', async (t) => {
+  const [known = '', unknown = ''] = NPIS.splice(0, 2);
+  await providersIn(stack.db).person(null, [], { npi: known, lastName: 'DRAFT' });
+  const visitor = await signedIn(await stack.organization(0));
+  const { token } = await visitor.get(UPLOADS);
+  const file = new File([`npi\n${known}\n${unknown}\n12\n`], 'a.csv');
+  const { text } = await visitor.upload(UPLOADS, token, file);
+  t.regex(text, /<th scope="col">npi<\/th><th scope="col">Whose NPI<\/th>/);
+  t.regex(text, new RegExp(`<td>${known}</td><td><div>JANE DRAFT<br>`));
+  t.true(text.includes(`<td>${unknown}</td><td></td>`));
+  t.true(text.includes('<td>12</td><td></td>'));
+});
+
+test('a row that keeps an email gets a name, and a second upload the same file', async (t) => {
+  const [kept = '', fresh = ''] = NPIS.splice(0, 2);
+  for (const npi of [kept, fresh]) {
+    await providersIn(stack.db).person(null, [], { npi, credential: 'DO' });
+    await storeEmail(stack.db, { npi, email: `${npi}@x.example` });
+  }
+  const visitor = await signedIn(await stack.organization(500));
+  const content = `npi,enriched_email,enriched_status\n${kept},k@x.example,completed\n${fresh},,\n`;
+  const lines = await enriched(visitor, content);
+  t.is(lines[1], `${kept},JANE PUBLIC,DO,,,,k@x.example,,,completed,`);
+  t.regex(lines[2] ?? '', new RegExp(`^${fresh},JANE PUBLIC,DO,,,,${fresh}@x.example,`));
+  const unfinished = `${lines.join('\n')}\n${NPIS.splice(0, 1)}\n`;
+  const again = await enriched(visitor, unfinished);
+  t.deepEqual(again.slice(0, 3), lines);
+});
+
+test('a row of the NPI Registry shows no name', async (t) => {
+  const [npi = ''] = NPIS.splice(0, 1);
+  await providersIn(stack.db).person(null, [], { npi, origin: 'registry' });
+  const client = await stack.organization(500);
+  const visitor = await signedIn(client);
+  const path = `/console/batches/${await storedBatch(client, [npi])}`;
+  t.is(shownNextTo(npi, await visitor.get(path)), '');
+  t.regex((await visitor.get(`${path}/results.csv`)).text, /,false,,,,,\r\n$/);
+});
+
+test('a sandbox shows no real person', async (t) => {
+  const [npi = ''] = NPIS.splice(0, 1);
+  await providersIn(stack.db).person(null, [], { npi, lastName: 'REAL' });
+  const client = await stack.sandboxOf(await stack.organization(0));
+  const visitor = await signedIn(client);
+  const { json } = await client.bulk({ npis: [npi] });
+  const path = `/console/batches/${json.batch_id}`;
+  const file = await enriched(visitor, `npi\n${npi}\n`);
+  const seen = [await visitor.get(path), await visitor.get(`${path}/results.csv`)];
+  const texts = [...seen.map(({ text }) => text), ...file];
+  for (const text of texts) t.false(text.includes('REAL'), text);
+});
+
+test('a suppressed person looks like a remembered miss', async (t) => {
+  const [miss = '', suppressed = ''] = [...MISSED.splice(0, 1), ...NPIS.splice(0, 1)];
+  for (const npi of [miss, suppressed])
+    await providersIn(stack.db).person(null, [], { npi });
+  await storeEmail(stack.db, { npi: suppressed, email: `${suppressed}@x.example` });
+  await addSuppression(stack.db, BY, { kind: 'npi', value: suppressed });
+  const client = await stack.organization(500);
+  const visitor = await signedIn(client);
+  await client.completed((await client.single({ npi: miss })).json.batch_id);
+  const texts: string[] = [];
+  for (const npi of [miss, suppressed]) {
+    const { json } = await client.single({ npi });
+    await client.completed(json.batch_id);
+    const path = `/console/batches/${json.batch_id}`;
+    const page = await visitor.get(path);
+    const csv = await visitor.get(`${path}/results.csv`);
+    const results = await enriched(visitor, `npi\n${npi}\n`);
+    const seen = [page.text, csv.text, ...results].join('\n');
+    texts.push(
+      seen
+        .replaceAll(npi, 'NPI')
+        .replaceAll(json.batch_id, 'BATCH')
+        .replace(/form_token" value="[^"]+/g, '')
+        .replace(/<time.*?<\/time>/g, ''),
+    );
+  }
+  const [first, second] = texts;
+  t.true(first?.includes('JANE PUBLIC'));
+  t.is(first, second);
+});
