@@ -108,8 +108,7 @@ function registerConsoleRoutes(server: Server, db: Database): void {
   } as const;
   const { showSignIn, signIn, signOut } = sessionHandlers(db);
   addFile(server, 'style.css', 'text/css');
-  addFile(server, 'progress.js', 'text/javascript');
-  addFile(server, 'times.js', 'text/javascript');
+  addFile(server, 'script.js', 'text/javascript');
   addRoutes(server, open, { [SIGN_IN]: showSignIn }, { [SIGN_IN]: signIn });
   const handlers = pageHandlers(db);
   const pages = {

@@ -39,7 +39,7 @@ export function page(
 
 /**
  * Returns the element of a time like `2026-01-05 10:00 UTC`, or an empty text. A script shows it in
- * the visitor's time zone (times.js).
+ * the visitor's time zone (script.js).
  */
 export function timeElement(at: Date | string | null) {
   if (at === null) return '';

@@ -82,7 +82,7 @@ async function submittedUpload(organization: Organization): Promise<string> {
 
 test('every page of the console needs a valid key', async (t) => {
   const client = await api.organization(1);
-  const open = [SIGN_IN, '/console/style.css', '/console/progress.js'];
+  const open = [SIGN_IN, '/console/style.css', '/console/script.js'];
   const paths = api
     .routes()
     .filter(({ method, path }) => method === 'GET' && path.startsWith('/console'))
