@@ -10,6 +10,8 @@ export interface Site {
   readonly subprocessors?: string | null;
   /** The URL of the page that shows incidents. */
   readonly statusUrl?: string | null;
+  /** The URL of the page on which customers buy credits. */
+  readonly buyCreditsUrl?: string | null;
 }
 
 /**

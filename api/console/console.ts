@@ -11,6 +11,7 @@ import type {
 import * as Vision from '@hapi/vision';
 import Handlebars from 'handlebars';
 import type { Logger } from 'pino';
+import { isSandbox } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { CallFailed } from '../http/call-api.ts';
@@ -37,6 +38,7 @@ import {
   signInPath,
 } from './session.ts';
 import { UPLOAD, UPLOADS, uploadHandlers } from './uploads.ts';
+import { usageHandlers } from './usage.ts';
 
 // The console: pages on which people see credits, batches, and webhooks without a program
 // (api/docs/console.md). It is rendered on the server and works without scripts.
@@ -60,6 +62,7 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
   templates.registerHelper('number', shownNumber);
   templates.registerHelper('quantity', shownQuantity);
   templates.registerHelper('time', timeElement);
+  templates.registerHelper('signed', shownChange);
   const views = fileURLToPath(new URL('views', import.meta.url));
   server.views({
     engines: { hbs: templates },
@@ -67,7 +70,11 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     partialsPath: `${views}/partials`,
     layout: true,
     isCached: true,
-    context: { support: site.support, supportLink: supportLink(site) },
+    context: {
+      support: site.support,
+      supportLink: supportLink(site),
+      buyCredits: site.buyCreditsUrl,
+    },
   });
   await registerSessions(server, {
     db,
@@ -89,6 +96,11 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
 
 function shownNumber(n: number): string {
   return n.toLocaleString('en-US');
+}
+
+/** Returns a change with its sign, like `+1,200` or `−3`. */
+function shownChange(n: number): string {
+  return n < 0 ? `−${shownNumber(-n)}` : `+${shownNumber(n)}`;
 }
 
 /** Returns a number with its noun, like `1 credit` or `1,200 credits`. */
@@ -127,7 +139,12 @@ function registerConsoleRoutes(server: Server, db: Database): void {
   addRoutes(server, leave, {}, { '/console/sign-out': signOut });
   const submits = { ...AUTHORIZED_ROUTE, app: { role: 'member' } } as const;
   addRoutes(server, submits, { '/console/submit': handlers.showSubmit }, {});
+  const usage = usageHandlers(db);
   const withoutCalls = {
+    '/console/usage': usage.show,
+    '/console/usage/days.csv': usage.days,
+    '/console/usage/types.csv': usage.types,
+    '/console/usage/ledger.csv': usage.ledger,
     [`${BATCH}/results.csv`]: handlers.results,
     '/console/{unknown*}': showUnknown,
   };
@@ -269,7 +286,10 @@ function problemPage(
   }
   if (status === 500) return problemView(h, PROBLEMS[500], status, requestId);
   const title = status === 404 ? 'Not found' : 'That did not work';
-  return problemView(h, { title, detail: failed.text() }, status, requestId);
+  const { organizationId } = request.auth.credentials;
+  const needsCredits = status === 402 && !isSandbox(organizationId);
+  const shown = { title, detail: failed.text(), needsCredits };
+  return problemView(h, shown, status, requestId);
 }
 
 /** Returns an error as the API would respond. Logs an unexpected error. */
@@ -281,7 +301,11 @@ function failedCall(request: Request, error: Error, log: Logger): CallFailed {
 
 function problemView(
   h: ResponseToolkit,
-  problem: { readonly title: string; readonly detail: string },
+  problem: {
+    readonly title: string;
+    readonly detail: string;
+    readonly needsCredits?: boolean;
+  },
   status: number,
   requestId = '',
 ): ResponseObject {

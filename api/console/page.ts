@@ -16,6 +16,7 @@ const SECTIONS = {
   batches: 'batches',
   batch: 'batches',
   deliveries: 'deliveries',
+  usage: 'usage',
 } as const;
 
 /** Renders a page for the session of a request. */

@@ -13,7 +13,7 @@ import { type Delivery, listedDelivery } from './deliveries.ts';
 import { nameIn } from './name.ts';
 import { listed, page } from './page.ts';
 import { FACT_COLUMNS, factsByColumn } from './people.ts';
-import { monthOf, type UsageReport, usageView } from './usage.ts';
+import { monthOf, type UsageReport, usageChart } from './usage.ts';
 
 // The pages of the console. They show what the API returns (`callApi`), and the file from which a
 // batch was submitted.
@@ -50,8 +50,7 @@ async function overview(
   const credits = await callApi<Credits>(request, '/api/v1/credits');
   const { balance, total, used } = credits.body;
   const policy = /;q=(\d+)/.exec(String(credits.headers['ratelimit-policy']));
-  const month = monthOf(request);
-  const usage = await callApi<UsageReport>(request, `/api/v1/usage?${month.period}`);
+  const usage = await callApi<UsageReport>(request, '/api/v1/usage');
   const recent = await callApi<{ readonly batches: Batch[] }>(
     request,
     `/api/v1/batches?limit=${RECENT}`,
@@ -60,8 +59,8 @@ async function overview(
     title: 'Overview',
     credits: { balance, used, held: total - used - balance },
     perMinute: Number(policy?.[1]),
-    usage: usageView(usage.body),
-    month,
+    usage: usageChart(usage.body),
+    month: monthOf(usage.body.since.slice(0, 7)),
     batches: await listedBatches(db, request, recent.body.batches),
   });
 }
@@ -143,7 +142,8 @@ const submit: Lifecycle.Method = async (request, h) => {
     return h.redirect(`/console/batches/${result.body.batch_id}`).code(303);
   } catch (error) {
     if (!(error instanceof CallFailed) || ![402, 422].includes(error.status)) throw error;
-    const shown = { ...context, problem: error.text() };
+    const needsCredits = error.status === 402;
+    const shown = { ...context, problem: error.text(), needsCredits };
     return page(request, h, 'submit', shown).code(error.status);
   }
 };

@@ -289,6 +289,7 @@ async function progressPage(
     canRepeat: results.failed > 0,
     percent: Math.floor((100 * final) / total),
     stopped: stopReason && STOPPED[stopReason],
+    needsCredits: stopReason === 'credits',
     canContinue: stopReason !== null && stopReason !== 'operator',
     isRunning,
     canStop,

@@ -1,16 +1,19 @@
-import type { Request } from '@hapi/hapi';
+import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import { type Bill, readBill } from '../../db/accounts/bill.ts';
+import { isSandbox } from '../../db/accounts/organizations.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { CallFailed } from '../http/call-api.ts';
+import { readInTurn } from '../http/turn-queue.ts';
+import { ledgerFile, sumsOf, usageBy, usageFile } from '../routes/credits.ts';
+import { page } from './page.ts';
+
+// The page of usage: a month by day and by requested type, and its bill. And the chart of the overview.
 
 /** The body of `GET /api/v1/usage` by day. */
 export interface UsageReport {
   readonly since: string;
-  readonly usage: readonly {
-    readonly day: string;
-    readonly found: number;
-    readonly replayed: number;
-    readonly not_found: number;
-    readonly failed: number;
-    readonly credits_charged: number;
-  }[];
+  readonly usage: readonly { readonly day: string; readonly found: number }[];
+  readonly total: { readonly found: number; readonly credits_charged: number };
 }
 
 const DAY_MS = 86_400_000;
@@ -19,15 +22,11 @@ const HEIGHT = 100;
 const DAY_WIDTH = 10;
 const BAR_WIDTH = 8;
 
-function sum(numbers: readonly number[]): number {
-  return numbers.reduce((total, number) => total + number, 0);
-}
-
 /**
- * Returns the rows of the table of usage, newest first, and its chart: a bar for the emails found on
- * each day of the month, and the numbers of its axes. `found` and `credits` are of the whole month.
+ * Returns the chart of a month: a bar for the emails found on each day, and the numbers of its axes.
+ * `found` and `credits` are of the whole month.
  */
-export function usageView({ since, usage }: UsageReport) {
+export function usageChart({ since, usage, total }: UsageReport) {
   const month = new Date(since);
   const last = new Date(Date.UTC(month.getUTCFullYear(), month.getUTCMonth() + 1, 0));
   const half = Math.ceil(Math.max(1, ...usage.map(({ found }) => found)) / 2);
@@ -43,9 +42,8 @@ export function usageView({ since, usage }: UsageReport) {
     };
   });
   return {
-    found: sum(usage.map((day) => day.found)),
-    credits: sum(usage.map((day) => day.credits_charged)),
-    rows: usage.toReversed(),
+    found: total.found,
+    credits: total.credits_charged,
     bars,
     width: last.getUTCDate() * DAY_WIDTH,
     top,
@@ -56,22 +54,114 @@ export function usageView({ since, usage }: UsageReport) {
 }
 
 /**
- * Returns the month that the query of a page names, such as `2026-11`, or the current one. `period`
- * is the query of the API for it. `later` is null for the current month.
+ * Returns a month such as `2026-11`, or the current one if the text is none. It ends before `until`.
+ * `later` is null for the current month.
  */
-export function monthOf(request: Request) {
+export function monthOf(given: unknown) {
   const now = new Date().toISOString().slice(0, 7);
-  const { month: given } = request.query as { readonly month?: string };
-  const month = /^\d{4}-(?:0[1-9]|1[0-2])$/.test(given ?? '') ? String(given) : now;
-  const start = Date.parse(`${month}-01T00:00:00Z`);
-  const later = new Date(start + 32 * DAY_MS).toISOString().slice(0, 7);
-  const earlier = new Date(start - DAY_MS).toISOString().slice(0, 7);
-  const period = new URLSearchParams({ since: `${month}-01T00:00:00Z` });
-  if (month < now) period.set('until', `${later}-01T00:00:00Z`);
-  const name = new Date(start).toLocaleString('en-US', {
+  const isMonth = /^20\d\d-(?:0[1-9]|1[0-2])$/.test(String(given));
+  const id = isMonth ? String(given) : now;
+  const since = new Date(`${id}-01T00:00:00Z`);
+  const until = new Date(Date.UTC(since.getUTCFullYear(), since.getUTCMonth() + 1));
+  const name = since.toLocaleString('en-US', {
     month: 'long',
     year: 'numeric',
     timeZone: 'UTC',
   });
-  return { name, earlier, later: month < now ? later : null, period: String(period) };
+  return {
+    id,
+    name,
+    since,
+    until,
+    isCurrent: id === now,
+    earlier: new Date(since.getTime() - DAY_MS).toISOString().slice(0, 7),
+    later: id < now ? until.toISOString().slice(0, 7) : null,
+  };
+}
+
+/** Returns the handlers of the page of usage and its files. */
+export function usageHandlers(db: Database) {
+  return {
+    show: (request, h) => show(db, request, h),
+    days: (request, h) => sendUsage(db, 'day', request, h),
+    types: (request, h) => sendUsage(db, 'type', request, h),
+    ledger: (request, h) => {
+      const { id, since, until } = monthOf(request.query.month);
+      const tooLong = () => {
+        const detail =
+          'This month has too many ledger entries for one file. Read them in parts from the API.';
+        return new CallFailed(422, { detail });
+      };
+      const file = { since, until, name: `ledger-${id}.csv`, tooLong };
+      return ledgerFile(db, file, request, h);
+    },
+  } satisfies Record<string, Lifecycle.Method>;
+}
+
+async function show(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const month = monthOf(request.query.month);
+  const bill = await billOf(db, request);
+  return page(request, h, 'usage', {
+    title: `Usage in ${month.name}`,
+    month,
+    days: usageBy('day', bill.usage),
+    types: usageBy('type', bill.usage),
+    total: sumsOf(bill.usage),
+    // A sandbox pays nothing, so it has no bill.
+    bill: isSandbox(request.auth.credentials.organizationId) ? null : linesOf(bill),
+    held: month.isCurrent ? bill.held : 0,
+  });
+}
+
+async function sendUsage(
+  db: Database,
+  by: 'day' | 'type',
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const { usage } = await billOf(db, request);
+  const name = `usage-${monthOf(request.query.month).id}-by-${by}.csv`;
+  return usageFile(h, name, by, usageBy(by, usage));
+}
+
+async function billOf(db: Database, request: Request): Promise<Bill> {
+  const month = monthOf(request.query.month);
+  return await readInTurn(request, (owner) => readBill(db, owner, month));
+}
+
+/**
+ * Returns the lines of a bill with the balance after each, and its sums. The charges of a day are one
+ * line, after the grants and adjustments of the day.
+ */
+function linesOf({ opening, funding, usage }: Bill) {
+  const charges = usageBy('day', usage).map(({ day, found, credits_charged }) => ({
+    day: String(day),
+    kind: 'charge',
+    amount: -credits_charged,
+    reference: null,
+    found,
+  }));
+  const changes = [...funding, ...charges].filter(({ amount }) => amount !== 0);
+  const sorted = changes.toSorted((a, b) => a.day.localeCompare(b.day));
+  let balance = opening;
+  const lines = sorted.map((change) => {
+    balance += change.amount;
+    return { ...change, is: { [change.kind]: true }, balance };
+  });
+  const sumOf = (kind: string) =>
+    changes
+      .filter((change) => change.kind === kind)
+      .reduce((sum, { amount }) => sum + amount, 0);
+  return {
+    opening,
+    lines,
+    granted: sumOf('grant'),
+    adjusted: sumOf('adjustment'),
+    charged: -sumOf('charge'),
+    closing: balance,
+  };
 }

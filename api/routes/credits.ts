@@ -30,7 +30,15 @@ export function creditsHandlers(db: Database) {
     },
     getLedger: async (request, h) => {
       const { limit, cursor, format, ...period } = listedBy(request, LEDGER_QUERY);
-      if (format === 'csv') return await ledgerFile(db, period, request, h);
+      if (format === 'csv') {
+        const tooLong = () => periodTooLong('ledger file');
+        return await ledgerFile(
+          db,
+          { ...period, name: 'ledger.csv', tooLong },
+          request,
+          h,
+        );
+      }
       const after = cursor === null ? null : ledgerPlace(cursor);
       const { entries, next } = await readInTurn(request, (organizationId) =>
         listLedger(db, organizationId, { ...period, after, limit }),
@@ -47,10 +55,7 @@ export function creditsHandlers(db: Database) {
         listDailyUsage(db, organizationId, period),
       );
       const usage = usageBy(by, rows);
-      if (format === 'csv') {
-        const key = by === 'day' ? 'day' : 'requested_type';
-        return csvFile(h, 'usage.csv', [key, ...SUMS], usage);
-      }
+      if (format === 'csv') return usageFile(h, 'usage.csv', by, usage);
       return { ...period, by, usage, total: sumsOf(rows) };
     },
   } satisfies Record<string, Lifecycle.Method>;
@@ -70,23 +75,29 @@ const LEDGER_COLUMNS = [
   'requested_type',
 ] as const;
 
+interface LedgerFile extends Period {
+  readonly name: string;
+  /** Returns the error for too many entries. */
+  readonly tooLong: () => Error;
+}
+
 /**
  * Returns all ledger entries of a period as one file, because a bookkeeper wants no pages.
- * @throws {ApiError} 422 for too many entries
+ * @throws the error of `tooLong`
  */
-async function ledgerFile(
+export async function ledgerFile(
   db: Database,
-  period: Period,
+  { name, tooLong, ...period }: LedgerFile,
   request: Request,
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
   const { organizationId } = request.auth.credentials;
   const wanted = { ...period, most: MAX_FILE_ENTRIES };
-  return await sendCsv({ request, h }, 'ledger.csv', LEDGER_COLUMNS, async (use) => {
+  return await sendCsv({ request, h }, name, LEDGER_COLUMNS, async (use) => {
     const isSent = await readLedger(db, organizationId, wanted, (entries) =>
       use(entries.map(entryObject)),
     );
-    if (!isSent) throw periodTooLong('ledger file');
+    if (!isSent) throw tooLong();
   });
 }
 
@@ -129,10 +140,25 @@ function periodTooLong(fault: 'ledger file' | 'usage period') {
 
 const SUMS = ['found', 'replayed', 'not_found', 'failed', 'credits_charged'] as const;
 
-type DailyUsage = Awaited<ReturnType<typeof listDailyUsage>>[number];
+type DailyUsage = Omit<
+  Awaited<ReturnType<typeof listDailyUsage>>[number],
+  'organizationId'
+>;
+type UsageKey = 'day' | 'type';
+
+/** Returns the usage of `usageBy` as a file. */
+export function usageFile(
+  h: ResponseToolkit,
+  name: string,
+  by: UsageKey,
+  usage: ReturnType<typeof usageBy>,
+): ResponseObject {
+  const key = by === 'day' ? 'day' : 'requested_type';
+  return csvFile(h, name, [key, ...SUMS], usage);
+}
 
 /** Sums the usage by day or by requested type, in this order. */
-function usageBy(by: 'day' | 'type', rows: readonly DailyUsage[]) {
+export function usageBy(by: UsageKey, rows: readonly DailyUsage[]) {
   const groups = Map.groupBy(rows, (row) => (by === 'day' ? row.day : row.requestedType));
   const sorted = [...groups].toSorted(([a], [b]) => (a < b ? -1 : 1));
   return sorted.map(([key, group]) => ({
@@ -142,7 +168,8 @@ function usageBy(by: 'day' | 'type', rows: readonly DailyUsage[]) {
   }));
 }
 
-function sumsOf(rows: readonly DailyUsage[]) {
+/** Sums the usage of several days and types. */
+export function sumsOf(rows: readonly DailyUsage[]) {
   const sums = { found: 0, replayed: 0, not_found: 0, failed: 0, credits_charged: 0 };
   for (const row of rows) {
     sums.found += row.found;

@@ -229,6 +229,8 @@ const API_SETTINGS = {
   privacyUrl: ['PRIVACY_URL', orNull(confidentialUrl())],
   subprocessors: ['SUBPROCESSORS', orNull(Joi.string().max(2000))],
   statusUrl: ['STATUS_URL', orNull(confidentialUrl())],
+  /** The page on which customers buy credits, for links in the console. */
+  buyCreditsUrl: ['BUY_CREDITS_URL', orNull(confidentialUrl())],
 } as const satisfies Table;
 
 /** The configuration of the API. */

@@ -179,4 +179,8 @@ test('the API has the facts about the operator, or null without them', (t) => {
   t.throws(() => loadApiConfig({ ...required, STATUS_URL: 'status' }), {
     message: /STATUS_URL/,
   });
+  for (const url of ['http://shop.example', 'javascript:alert(1)', 'shop'])
+    t.throws(() => loadApiConfig({ ...required, BUY_CREDITS_URL: url }), {
+      message: /BUY_CREDITS_URL/,
+    });
 });

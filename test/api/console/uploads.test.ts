@@ -20,7 +20,10 @@ import { workbookOf } from '../../support/workbook.ts';
 // Tests uploads of the console by HTTP, as a browser without scripts sends them.
 
 const RATE_WINDOW_MS = 3_600_000;
-const stack = fresh(test, () => startStack({ rateWindowMs: RATE_WINDOW_MS }));
+const BUY = 'https://shop.example/credits';
+const stack = fresh(test, () =>
+  startStack({ rateWindowMs: RATE_WINDOW_MS, buyCreditsUrl: BUY }),
+);
 const UPLOADS = '/console/uploads';
 const FOUND = '2000000010';
 const NOT_FOUND = '2000000044';
@@ -294,6 +297,8 @@ test.serial(
     await start(visitor, draft);
     const stopped = await until(visitor, draft.path, 'stopped');
     t.regex(stopped.text, /Your credits are used up/);
+    for (const { text } of [draft, stopped])
+      t.true(text.includes(`<a href="${BUY}">Buy credits</a>`));
     const { balance, used } = await client.credits();
     t.deepEqual({ balance, used }, { balance: 0, used: 3 });
     const { text } = await visitor.get(`${draft.path}/results.csv`);

@@ -65,7 +65,12 @@ for (const [width, colorScheme] of [
         await using context = await browser?.newContext(options);
         if (!context) return;
         const { page, trouble } = await signIn(context, apiKey);
-        const paths = ['/console', '/console/submit', '/console/batches'];
+        const paths = [
+          '/console',
+          '/console/submit',
+          '/console/batches',
+          '/console/usage',
+        ];
         paths.push(
           '/console/uploads',
           '/console/deliveries',
