@@ -25,9 +25,9 @@ import { CountedTooLate } from './webhooks/attempt.ts';
 import { isInNetworks } from './webhooks/ip-policy.ts';
 import { type AttemptResult, reasonOf } from './webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
-import { sign } from './webhooks/signature.ts';
+import { signedHeaders } from './webhooks/signature.ts';
 
-type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
+export type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
 
 type AttemptRecord = Parameters<typeof recordAttempt>[2];
 
@@ -267,13 +267,7 @@ async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
   try {
     const delivery = await loadDelivery(db, claim.deliveryId);
     const { id, url, body, blocked, secrets, batchId, attempts } = delivery;
-    const timestamp = Math.floor(claim.at.getTime() / 1000);
-    const headers = {
-      'content-type': 'application/json',
-      'webhook-id': id,
-      'webhook-timestamp': String(timestamp),
-      'webhook-signature': sign({ id, timestamp, body, secrets }),
-    };
+    const headers = signedHeaders({ id, body, secrets }, claim.at);
     const result = await post({ url, headers, body, blocked, admit });
     return { result, batchId, attempts };
   } catch (error) {
@@ -320,7 +314,8 @@ function outcomeOf(
   return { state: 'pending', afterMs };
 }
 
-function healthOf(
+/** Returns what the result of an attempt shows about its host. Null if nothing. */
+export function healthOf(
   result: AttemptResult,
   scheduleMs: readonly number[],
 ): HostHealth | null {

@@ -5,6 +5,7 @@ import type { ActivityDeps } from './deps.ts';
 import { createLookupActivities, createSubjects } from './lookup.ts';
 import { createReverifyActivities } from './reverify.ts';
 import { createSettleActivities } from './settle.ts';
+import { createTestEventActivities } from './test-event.ts';
 import { createUploadActivities } from './upload.ts';
 import { createVerifyActivities } from './verify.ts';
 
@@ -22,6 +23,7 @@ export function createActivities(deps: ActivityDeps) {
     ...createVerifyActivities({ ...deps, subjects }),
     ...createReverifyActivities(deps),
     ...createWebhookActivities(deps),
+    ...createTestEventActivities(deps),
     ...createUploadActivities(deps),
   };
 }

@@ -2,7 +2,8 @@ import { setTimeout } from 'node:timers/promises';
 import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import type { Logger } from 'pino';
 import type { BatchStart } from '../db/requests/outbox.ts';
-import { startBatch } from '../workflows/starts.ts';
+import type { TestEventInput } from '../workflows/messages.ts';
+import { startBatch, startTestEvent } from '../workflows/starts.ts';
 
 /** The dependencies of functions that start workflows in Temporal. */
 export interface TemporalDeps {
@@ -35,7 +36,7 @@ type Start = (client: Client, taskQueue: string) => Promise<void>;
 export class Starter {
   readonly #temporal: TemporalDeps;
   readonly #log: Logger;
-  readonly #underWay = new Set<Promise<void>>();
+  readonly #underWay = new Set<Promise<unknown>>();
   #isAway = false;
   #pausedUntil = 0;
 
@@ -75,6 +76,28 @@ export class Starter {
     return true;
   }
 
+  /**
+   * Starts a workflow and waits for its result. If it closed before, returns the same result again.
+   * @param deadline in milliseconds since the epoch
+   * @returns `away` if Temporal did not start it, `late` if there is no result by the deadline, or
+   * if the workflow failed
+   */
+  async execute<T>(
+    start: Start,
+    workflowId: string,
+    deadline: number,
+  ): Promise<T | 'away' | 'late'> {
+    if (!(await this.start(start))) return 'away';
+    const { client } = this.#temporal;
+    const handle = client.workflow.getHandle<() => Promise<T>>(workflowId);
+    const result = client.withDeadline(deadline, () => handle.result());
+    const ended = result.catch(() => 'late' as const);
+    this.#underWay.add(ended);
+    void ended.then(() => this.#underWay.delete(ended));
+    const ms = Math.max(1, deadline - Date.now());
+    return await Promise.race([ended, setTimeout(ms, 'late' as const, { ref: false })]);
+  }
+
   async #logOutage(err: unknown): Promise<void> {
     const why = await this.#temporal.trouble().catch(() => null);
     this.#log.error(
@@ -101,8 +124,22 @@ export async function startNewBatch(
   taskQueue: string,
   batch: BatchStart,
 ): Promise<void> {
+  await once(startBatch(client, taskQueue, batch, 'REJECT_DUPLICATE'));
+}
+
+/** Starts the workflow of a new test event, as `startNewBatch` does. */
+export async function startNewTestEvent(
+  client: Client,
+  taskQueue: string,
+  event: TestEventInput,
+): Promise<void> {
+  await once(startTestEvent(client, taskQueue, event));
+}
+
+/** Waits for the start of a workflow, and ignores that it has already closed. */
+async function once(started: Promise<void>): Promise<void> {
   try {
-    await startBatch(client, taskQueue, batch, 'REJECT_DUPLICATE');
+    await started;
   } catch (error) {
     if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
   }

@@ -1,5 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
+import { firstVersion } from '../db/accounts/secrets.ts';
 import { type Database, openDatabase } from '../db/connection/client.ts';
 import {
   type ApiProcess,
@@ -56,19 +58,21 @@ On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending re
 The API still accepts requests for API_DRAIN_DELAY (5 s). Then it finishes running
 requests for up to 20 s, and exits. A second signal ends it immediately.
 
-Required settings: DATABASE_URL, PUBLIC_URL, SUPPORT_EMAIL. Optional: TEMPORAL_ADDRESS,
-API_HOST, API_PORT, LOG_LEVEL, and more in deploy/env.example.
+Required settings: DATABASE_URL, SECRETS_KEY, PUBLIC_URL, SUPPORT_EMAIL. Optional:
+TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL, and more in deploy/env.example.
 
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
   const config = loadApiConfig();
+  firstVersion(config.secretKeys);
   const log = createLog('api', config.logLevel);
   warnAboutTls(log, config.databaseUrl);
   const traces = sendTraces(config, 'npi-email-api', log);
   const db = openDatabase({
     url: config.databaseUrl,
     poolSize: config.databasePool,
+    secretKeys: config.secretKeys,
     applicationName: 'api',
   });
   const target = temporalTarget(config.temporalEnvironment);
@@ -89,6 +93,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const checkWorkers = createWorkerCheck(db, log, me, () => recent.of(server.app.errors));
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');
+    void logSecretsTrouble(db, log).catch(() => {});
     // This call ignores a failure of the check, because the check is repeated below.
     void checkWorkers().catch(() => {});
   }
@@ -109,6 +114,15 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   await client.connection.close();
   await db.close();
 });
+
+/**
+ * Logs an error if the console cannot read webhook secrets. The API is ready nevertheless, because
+ * submits and polls need no secret.
+ */
+async function logSecretsTrouble(db: Database, log: Logger): Promise<void> {
+  const trouble = await secretKeysTrouble(db);
+  if (trouble) log.error(`the console cannot use webhook secrets: ${trouble}`);
+}
 
 /**
  * Returns a function that records in the database that this API is alive, with its Temporal

@@ -3,6 +3,7 @@ export { enrichBatch } from './batch.ts';
 export { deliver } from './delivery.ts';
 export { lookUpEmail } from './lookup.ts';
 export { reverify } from './reverify.ts';
+export { sendTestEvent } from './test-event.ts';
 export { submitUpload } from './upload.ts';
 
 // Limits stack traces to three frames. The SDK records a stack trace when a promise is created, and

@@ -1,8 +1,10 @@
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common';
 import { defineSignal } from '@temporalio/workflow';
+import type { TestTarget } from '../db/webhooks/test-events.ts';
+import type { AttemptReason } from '../db/words.ts';
 
 // The types of all data that passes through Temporal: ids, outcomes, and numbers. The data never
-// contains an email, a URL, a key, or `custom_data`, so histories reveal nothing confidential.
+// contains an email, a readable URL, a key, or `custom_data`, so histories reveal nothing confidential.
 
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
 export type RequestedType = 'any' | 'professional' | 'personal';
@@ -160,6 +162,32 @@ export type UploadStep =
   /** There is no part left to submit, or the upload was stopped. */
   | { readonly kind: 'ended' };
 
+/** Input of `sendTestEvent`. Its workflow id is the id of the test event. */
+export type TestEventInput = TestTarget;
+
+/** What happened to a test event. */
+export type TestEventResult =
+  | {
+      readonly kind: 'sent';
+      readonly statusCode: number | null;
+      readonly reason: AttemptReason | null;
+      readonly durationMs: number;
+    }
+  | { readonly kind: 'unsent'; readonly why: UnsentReason };
+
+export type UnsentReason =
+  | 'suspended'
+  | 'host_away'
+  | 'no_room'
+  | 'counted_too_late'
+  | 'secret_unreadable';
+
+/**
+ * The longest time from the start of a test event to its result, in milliseconds. After it, no
+ * worker sends the test event, because the visitor no longer waits for it.
+ */
+export const TEST_EVENT_MS = 18_000;
+
 /** The names of the workflow types, as the Temporal UI shows them. */
 export const WORKFLOWS = {
   batch: 'enrichBatch',
@@ -167,6 +195,7 @@ export const WORKFLOWS = {
   deliver: 'deliver',
   reverify: 'reverify',
   upload: 'submitUpload',
+  testEvent: 'sendTestEvent',
 } as const;
 
 /**

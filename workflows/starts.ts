@@ -9,6 +9,8 @@ import {
   NPI,
   ORGANIZATION_ID,
   queuesOf,
+  TEST_EVENT_MS,
+  type TestEventInput,
   type UploadInput,
   WORKFLOWS,
 } from './messages.ts';
@@ -108,5 +110,30 @@ export async function startUpload(
     typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
     memo: { organization_id: organizationId },
     staticSummary: 'upload of a CSV file',
+  });
+}
+
+/**
+ * Starts the workflow of a test event. If one with this id runs, does nothing.
+ * @throws {WorkflowExecutionAlreadyStartedError} if it has already closed
+ * @throws an error if Temporal does not accept it
+ */
+export async function startTestEvent(
+  client: Client,
+  taskQueue: string,
+  event: TestEventInput,
+): Promise<void> {
+  const { testId, organizationId } = event;
+  await client.workflow.start(WORKFLOWS.testEvent, {
+    taskQueue: queuesOf(taskQueue).webhooks,
+    workflowId: testId,
+    workflowIdReusePolicy: 'REJECT_DUPLICATE',
+    workflowIdConflictPolicy: 'USE_EXISTING',
+    args: [event],
+    workflowExecutionTimeout: TEST_EVENT_MS,
+    priority: { fairnessKey: organizationId },
+    typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
+    memo: { organization_id: organizationId },
+    staticSummary: 'test event from the console',
   });
 }

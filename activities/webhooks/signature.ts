@@ -11,6 +11,17 @@ interface Signed {
   readonly secrets: readonly string[];
 }
 
+/** Returns the headers of an attempt at a time by PostgreSQL's clock. */
+export function signedHeaders(message: Omit<Signed, 'timestamp'>, at: Date) {
+  const timestamp = Math.floor(at.getTime() / 1000);
+  return {
+    'content-type': 'application/json',
+    'webhook-id': message.id,
+    'webhook-timestamp': String(timestamp),
+    'webhook-signature': sign({ ...message, timestamp }),
+  };
+}
+
 /**
  * Returns the `webhook-signature` header of one delivery attempt. It has one `v1` signature per
  * secret, separated by spaces. A receiver can check it with any of the secrets while a new one

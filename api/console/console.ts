@@ -37,6 +37,7 @@ import {
   sessionHandlers,
   signInPath,
 } from './session.ts';
+import { type SigningDeps, signingHandlers } from './signing.ts';
 import { UPLOAD, UPLOADS, uploadHandlers } from './uploads.ts';
 import { usageHandlers } from './usage.ts';
 
@@ -81,6 +82,7 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     isSecure: site.publicUrl.startsWith('https:'),
   });
   registerConsoleRoutes(server, db);
+  registerSigning(server, { db, log, starter: server.app.starter });
   registerUploadRoutes(server, check);
   server.ext('onPreAuth', rejectForeignForms);
   server.ext('onPreResponse', (request, h) => {
@@ -149,6 +151,18 @@ function registerConsoleRoutes(server: Server, db: Database): void {
     '/console/{unknown*}': showUnknown,
   };
   addRoutes(server, AUTHORIZED_ROUTE, withoutCalls, {});
+}
+
+/** Registers the forms about the signing secret. */
+function registerSigning(server: Server, deps: SigningDeps): void {
+  const { show, rotate, test } = signingHandlers(deps);
+  const options = { ...AUTHORIZED_ROUTE, app: { role: 'full' } } as const;
+  const forms = {
+    '/console/webhooks/secret': show,
+    '/console/webhooks/rotate': rotate,
+    '/console/webhooks/test': test,
+  };
+  addRoutes(server, options, {}, forms);
 }
 
 function showUnknown(): never {

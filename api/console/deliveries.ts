@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { AttemptReason } from '../../db/words.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
@@ -81,6 +82,7 @@ async function show(
     older: older && `${PATH}?${older}`,
     form,
     notice: noticeOf(resent, more),
+    testForm: randomUUID(),
   }).code(isWrong ? 422 : 200);
 }
 

@@ -17,6 +17,7 @@ const SECTIONS = {
   batch: 'batches',
   deliveries: 'deliveries',
   usage: 'usage',
+  signing: 'deliveries',
 } as const;
 
 /** Renders a page for the session of a request. */

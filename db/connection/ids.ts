@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto';
+import { hash, randomUUID } from 'node:crypto';
 
 /** The types of objects that have an id. `sbx` is the sandbox of an organization. */
 export type IdPrefix =
@@ -35,6 +35,17 @@ export function newId(prefix: IdPrefix): string {
     uuid >>= 5n;
   }
   return `${prefix}_${text}`;
+}
+
+/**
+ * Returns an id of something invented, such as the batch of a test event. It is well-formed, and
+ * its time is 1970, so it is never the id of a stored object.
+ * @param seed the same prefix and seed give the same id
+ */
+export function inventedId(prefix: IdPrefix, seed: string): string {
+  const bytes = hash('sha256', seed, 'buffer').subarray(0, 16);
+  const end = [...bytes].map((byte) => DIGITS.charAt(byte & 31));
+  return `${prefix}_${'0'.repeat(10)}${end.join('')}`;
 }
 
 /** A UUID has 128 bits, and 26 base32 digits have 130. So the first digit is at most 7. */

@@ -80,11 +80,14 @@ grant select on used_credits to npe_operator;
 grant insert on audit_log to npe_api, npe_worker, npe_operator;
 grant select on audit_log to npe_operator;
 
--- Accounts. Only workers, which sign webhooks, and operators, who issue the secrets, can read
--- webhook secrets.
+-- Accounts. Workers sign webhooks, the API shows and rotates the secrets on the console, and operators
+-- issue them. Viewers can't read them.
 grant select (id, sandbox_of, name, requests_per_minute, webhooks_suspended, created_at, suspended, closed_at, erased_at) on organizations to npe_api;
+grant select (webhook_secret, previous_webhook_secret, previous_webhook_secret_expires_at),
+      update (webhook_secret, previous_webhook_secret, previous_webhook_secret_expires_at)
+   on organizations to npe_api;
 grant select on organizations to npe_worker;
-grant select, insert on secret_keys to npe_worker, npe_operator;
+grant select, insert on secret_keys to npe_api, npe_worker, npe_operator;
 grant select, insert, update on organizations, api_keys to npe_operator;
 grant select on api_keys to npe_api;
 grant select (id, organization_id, revoked_at, expires_at) on api_keys to npe_worker;

@@ -49,6 +49,9 @@ export interface Envelope
   readonly items: readonly Item[];
 }
 
+/** What the text of an envelope says. */
+export type EnvelopeContent = Omit<Envelope, Exclude<keyof EnvelopeState, 'batchId'>>;
+
 type ItemFields = 'npi' | 'status' | 'replayed' | 'creditsUsed' | 'email' | 'emailType';
 
 interface Item extends Readonly<Pick<typeof requests.$inferSelect, ItemFields>> {
@@ -285,7 +288,10 @@ export async function readResults(
  * @param reader `delivery` for the body of a webhook delivery. Its webhook status is `pending`,
  * because the delivery is not finished yet
  */
-export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): string {
+export function envelopeText(
+  envelope: EnvelopeContent,
+  reader: 'poll' | 'delivery',
+): string {
   const { customData, balance, items } = envelope;
   const usage = {
     credits_used: items.reduce((sum, { creditsUsed }) => sum + creditsUsed, 0),
@@ -302,7 +308,7 @@ export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): s
 }
 
 function webhookObject(
-  { webhookUrl, webhookMode, items }: Envelope,
+  { webhookUrl, webhookMode, items }: EnvelopeContent,
   reader: 'poll' | 'delivery',
 ): object | null {
   if (webhookUrl === null) return null;

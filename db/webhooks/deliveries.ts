@@ -108,15 +108,31 @@ function msUntil(time: Column) {
     greatest(0, ceil(extract(epoch from ${time} - clock_timestamp()) * 1000))::float8`;
 }
 
+const {
+  webhookSecret,
+  previousWebhookSecret: previous,
+  previousWebhookSecretExpiresAt: expiresAt,
+} = organizations;
+
 /**
- * Loads everything for an attempt of a delivery: its current body and its organization's secrets,
- * including the previous one for 24 h after a rotation. The secrets, and the personal data in the
- * body, stay in the activity and are never passed to Temporal.
+ * What an attempt reads in addition to its body: the encrypted secrets of the row of organizations,
+ * including the previous one for 24 h after a rotation, and the targets that operators have blocked.
+ */
+export const ATTEMPT_FACTS = {
+  organizationId: organizations.id,
+  blocked: sql<string[]>`array(select target from webhook_blocks)`,
+  secrets: sql<string[]>`array_remove(
+    array[${webhookSecret},
+          case when ${expiresAt} > clock_timestamp() then ${previous} end],
+    null)`,
+};
+
+/**
+ * Loads everything for an attempt of a delivery: its current body, and `ATTEMPT_FACTS`. The secrets,
+ * and the personal data in the body, stay in the activity and are never passed to Temporal.
  * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}; {SecretUnreadable}
  */
 export async function loadDelivery(db: Database, deliveryId: string) {
-  const { webhookSecret, previousWebhookSecret, previousWebhookSecretExpiresAt } =
-    organizations;
   const [row] = await query(db, (tx) =>
     tx
       .select({
@@ -124,14 +140,8 @@ export async function loadDelivery(db: Database, deliveryId: string) {
         attempts: webhookDeliveries.attempts,
         batchId: webhookDeliveries.batchId,
         requestId: webhookDeliveries.requestId,
-        organizationId: organizations.id,
         url: batches.webhookUrl,
-        blocked: sql<string[]>`array(select target from webhook_blocks)`,
-        secrets: sql<string[]>`array_remove(
-          array[${webhookSecret},
-                case when ${previousWebhookSecretExpiresAt} > clock_timestamp()
-                     then ${previousWebhookSecret} end],
-          null)`,
+        ...ATTEMPT_FACTS,
       })
       .from(webhookDeliveries)
       .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))

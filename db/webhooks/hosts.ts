@@ -23,7 +23,7 @@ export type HostHealth =
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /** The host of an attempt, as it was when the attempt was admitted. */
-interface AdmittedHost extends HostKey {
+export interface AdmittedHost extends HostKey {
   readonly era: number;
   readonly provenNetworks: readonly string[];
 }

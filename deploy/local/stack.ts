@@ -277,7 +277,6 @@ function environmentOf({ environment }: LocalConfig, temporal: TemporalPlace) {
     // The workers make their version current, because a local stack has no operator who would do
     // it.
     WORKER_ROLLOUT: 'automatic',
-    SECRETS_KEY: '',
     TEMPORAL_ADDRESS: temporal.address,
     TEMPORAL_NAMESPACE: temporal.namespace,
     API_HOST: LOOPBACK,
@@ -301,9 +300,10 @@ async function startProcesses(
   environment: NodeJS.ProcessEnv,
   urls: { readonly api: string; readonly worker: string },
 ): Promise<void> {
-  const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
+  const shared = { ...environment, SECRETS_KEY: secretsKey };
+  const worker = { ...shared, DATABASE_URL: urls.worker };
   // Only the worker serves metrics, because two processes on one machine can't share the port.
-  const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
+  const api = { ...shared, DATABASE_URL: urls.api, METRICS_PORT: '' };
   await Promise.all([
     startProcess('worker', worker, parts),
     startProcess('api', api, parts),

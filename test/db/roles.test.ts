@@ -98,7 +98,10 @@ const BY_OPERATORS_ALONE: Readonly<Record<string, string>> = {
   'the audit log read': 'select * from audit_log',
 };
 const BY_NO_API: Readonly<Record<string, string>> = {
-  'a webhook secret read': 'select webhook_secret from organizations',
+  'an organization renamed': "update organizations set name = 'somebody else'",
+  'suspended webhooks resumed': 'update organizations set webhooks_suspended = false',
+  'a higher rate limit': 'update organizations set requests_per_minute = 100000',
+  'a receiver unblocked': 'delete from webhook_blocks',
   'a person looked up': 'select * from email_checks',
   'a result given': "update requests set status = 'not_found', settled_at = now()",
 };

@@ -1,8 +1,11 @@
+import { randomUUID } from 'node:crypto';
+import { encryptSecret } from '../../db/accounts/secrets.ts';
+import { inventedId } from '../../db/connection/ids.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { main } from '../../deploy/main.ts';
 import { TASK_QUEUE, WORKFLOWS } from '../../workflows/messages.ts';
-import { startUpload } from '../../workflows/starts.ts';
-import { testSetting } from './database.ts';
+import { startTestEvent, startUpload } from '../../workflows/starts.ts';
+import { SECRET_KEYS, testSetting } from './database.ts';
 import { saveHistory } from './histories.ts';
 import { eventually, type Organization, type SubmitResponse } from './organization.ts';
 import { startServers } from './servers.ts';
@@ -97,7 +100,15 @@ async function recordOutcomes(): Promise<void> {
     const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path))
       .json;
     await save(stack, 'delivery-retried', deliveries[0]?.id);
+    await recordTestEvent(stack, client.organizationId);
   });
+}
+
+async function recordTestEvent(stack: Stack, organizationId: string): Promise<void> {
+  const testId = inventedId('msg', randomUUID());
+  const target = encryptSecret(SECRET_KEYS, testId, `${stack.receiver.url}/test`);
+  await startTestEvent(stack.client, stack.taskQueue, { testId, organizationId, target });
+  await save(stack, 'test-event', testId);
 }
 
 /** Records scenarios that need all vendors, a verifier, or the registry. */

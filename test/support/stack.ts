@@ -86,6 +86,8 @@ export interface StackOptions extends Partial<ApiConfig> {
   readonly providers?: readonly Vendor[];
   /** Vendors with their settings, to call instead of all others. */
   readonly vendors?: readonly VendorSource[];
+  /** Replaces `BUSY_LIMITS`, for receivers that never respond. */
+  readonly attemptLimits?: { readonly connectMs: number; readonly totalMs: number };
   /** Replaces the settings about spending in the sources file. */
   readonly spendingSettings?: SpendingSettings;
   /** The registry to call instead of the simulated one. */
@@ -174,16 +176,17 @@ export async function startApi(options: ApiOptions = {}) {
     secretKeys: SECRET_KEYS,
     deadlineMs: BUSY_MS,
   });
-  const itsDb = open(asRole(databaseUrl, 'api'), 'test api', { deadlineMs });
-  const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
-  const connection = Connection.lazy({ address });
-  opened.defer(() => connection.close());
   const config = {
-    ...loadApiConfig({ DATABASE_URL: databaseUrl, ...SITE_SETTINGS }),
+    ...loadApiConfig({ DATABASE_URL: databaseUrl, SECRETS_KEY, ...SITE_SETTINGS }),
     ...HERE,
     ...SHORT_TIMES,
     ...settings,
   };
+  const { secretKeys } = config;
+  const itsDb = open(asRole(databaseUrl, 'api'), 'test api', { deadlineMs, secretKeys });
+  const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
+  const connection = Connection.lazy({ address });
+  opened.defer(() => connection.close());
   const client = new Client({ connection });
   const trouble = async () =>
     (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
@@ -258,6 +261,7 @@ export async function startStack(options: StackOptions = {}) {
     vendors = providers?.map((vendor) => vendorSource(vendor)),
     rocketReach,
     reacherRates,
+    attemptLimits = BUSY_LIMITS,
     elsewhere,
     time,
     travels = false,
@@ -309,7 +313,7 @@ export async function startStack(options: StackOptions = {}) {
     SOURCES_FILE: sourcesFile,
   };
   const config: Config = {
-    ...loadConfig({ DATABASE_URL: databaseUrl, ...sourceEnvironment }),
+    ...loadConfig({ DATABASE_URL: databaseUrl, SECRETS_KEY, ...sourceEnvironment }),
     ...HERE,
     ...(time ? {} : SHORT_TIMES),
     dnsServers: [dns.address],
@@ -328,7 +332,7 @@ export async function startStack(options: StackOptions = {}) {
   const { greylistMs, ...sources } = createSources(config, workerDb, names, log);
   const rules = { ...rulesOf(config), greylistMs };
   const deps = {
-    ...{ db: workerDb, log, post: postOf(config, names, BUSY_LIMITS) },
+    ...{ db: workerDb, log, post: postOf(config, names, attemptLimits) },
     ...sources,
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),

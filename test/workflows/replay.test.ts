@@ -41,6 +41,7 @@ test('the saved histories cover every workflow and every way that it can end', (
       'lookUpEmail COMPLETED',
       'lookUpEmail TERMINATED',
       'reverify COMPLETED',
+      'sendTestEvent COMPLETED',
       'submitUpload CANCELED',
       'submitUpload COMPLETED',
       'submitUpload CONTINUED_AS_NEW',

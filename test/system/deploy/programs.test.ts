@@ -140,12 +140,15 @@ test.serial('an API without its URL or support does not start', async (t) => {
 });
 
 test.serial(
-  'a worker without the encryption key SECRETS_KEY ends at once and says why',
+  'an API or a worker without the encryption key SECRETS_KEY ends at once and says why',
   async (t) => {
-    const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SECRETS_KEY: '' };
-    const { code, stderr } = await runProgram('worker', [], { root, env });
-    t.is(code, 1);
-    t.regex(stderr, /^worker: SECRETS_KEY is not set, [^\n]*\n$/);
+    const url = 'postgres://127.0.0.1:1/none';
+    const env = { ...SITE_SETTINGS, DATABASE_URL: url, SECRETS_KEY: '' };
+    for (const name of ['api', 'worker'] as const) {
+      const { code, stderr } = await runProgram(name, [], { root, env });
+      t.is(code, 1);
+      t.regex(stderr, /^(?:api|worker): SECRETS_KEY is not set, [^\n]*\n$/);
+    }
   },
 );
 

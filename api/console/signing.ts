@@ -1,0 +1,189 @@
+import { randomUUID } from 'node:crypto';
+import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import type { Logger } from 'pino';
+import { requireRightKey } from '../../db/accounts/secret-keys.ts';
+import { encryptSecret, SecretUnreadable } from '../../db/accounts/secrets.ts';
+import {
+  rotateWebhookSecret,
+  showWebhookSecret,
+  type WebhookSecret,
+} from '../../db/accounts/webhook-secrets.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { Refusal } from '../../db/connection/errors.ts';
+import { inventedId } from '../../db/connection/ids.ts';
+import { type ChangedBy, recordReading } from '../../db/operations/audit.ts';
+import type { TestEventResult } from '../../workflows/messages.ts';
+import { faultOfUrl } from '../http/webhook-url.ts';
+import { type Starter, startNewTestEvent } from '../temporal.ts';
+import { page, timeElement } from './page.ts';
+import REASONS from './reasons.json' with { type: 'json' };
+import OUTCOMES from './test-outcomes.json' with { type: 'json' };
+
+// The secret that signs deliveries, and test events. The forms are on the page of webhooks, and each
+// response has the forms again, with what happened.
+
+export interface SigningDeps {
+  readonly db: Database;
+  readonly log: Logger;
+  readonly starter: Starter;
+}
+
+/** A page with a test event responds within this time. It is more than `TEST_EVENT_MS`. */
+const TEST_WAIT_MS = 19_000;
+
+/** What a form leads to. */
+interface Outcome {
+  readonly status: number;
+  /** What the page shows. */
+  readonly shown: object;
+}
+
+type Work = (deps: SigningDeps, visitor: Visitor, form: Form) => Promise<Outcome>;
+
+type Form = Readonly<Record<string, unknown>>;
+
+interface Visitor {
+  readonly organizationId: string;
+  /** The visitor's key, for the audit log. */
+  readonly by: ChangedBy;
+}
+
+/** Returns the handlers of the forms. */
+export function signingHandlers(deps: SigningDeps) {
+  const handler =
+    (work: Work): Lifecycle.Method =>
+    (request, h) =>
+      respond(deps, request, h, work);
+  return {
+    show: handler(showSecret),
+    rotate: handler(rotateSecret),
+    test: handler(sendTest),
+  };
+}
+
+async function respond(
+  deps: SigningDeps,
+  request: Request,
+  h: ResponseToolkit,
+  work: Work,
+): Promise<ResponseObject> {
+  const begun = Date.now();
+  const form = request.payload as Form;
+  const visitor = visitorOf(request);
+  const { status, shown } = await orUnreadable(deps.log, work(deps, visitor, form));
+  if (work === sendTest) request.app.waitedMs = Date.now() - begun;
+  return page(request, h, 'signing', {
+    title: 'Webhooks',
+    testForm: randomUUID(),
+    ...shown,
+  }).code(status);
+}
+
+function visitorOf(request: Request): Visitor {
+  const { organizationId, keyId, keyName } = request.app.caller;
+  // The audit log has room for 200 characters, and a name may be as long.
+  const actor = [...`${keyId} ${keyName}`].slice(0, 200).join('');
+  return { organizationId, by: { actor, reason: 'console' } };
+}
+
+/** Says so on the page if SECRETS_KEY of this process is wrong. */
+async function orUnreadable(log: Logger, work: Promise<Outcome>): Promise<Outcome> {
+  try {
+    return await work;
+  } catch (error) {
+    if (!(error instanceof SecretUnreadable)) throw error;
+    const { message } = error;
+    log.error(`the console cannot use webhook secrets: ${message}`);
+    return { status: 500, shown: { isUnreadable: true } };
+  }
+}
+
+async function showSecret(
+  { db }: SigningDeps,
+  { organizationId, by }: Visitor,
+): Promise<Outcome> {
+  const secret = await showWebhookSecret(db, organizationId);
+  await recordReading(db, by, {
+    action: 'webhook-secret.show',
+    organizationId,
+    subject: organizationId,
+  });
+  return { status: 200, shown: shownSecret(secret) };
+}
+
+async function rotateSecret(
+  { db }: SigningDeps,
+  { organizationId, by }: Visitor,
+  { leaked }: Form,
+): Promise<Outcome> {
+  const isForced = leaked !== undefined;
+  try {
+    const secret = await rotateWebhookSecret(db, by, organizationId, isForced);
+    const shown = { ...shownSecret(secret), isRotated: true };
+    return { status: 200, shown };
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    if (error.code !== 'rotation_too_soon') throw error;
+    const tooSoon = timeElement(error.until);
+    return { status: 409, shown: { tooSoon } };
+  }
+}
+
+function shownSecret(secret: WebhookSecret) {
+  return {
+    secret: secret.webhookSecret,
+    previousUntil: timeElement(secret.previousSecretValidUntil),
+  };
+}
+
+async function sendTest(
+  { db, starter }: SigningDeps,
+  { organizationId }: Visitor,
+  form: Form,
+): Promise<Outcome> {
+  const url = String(form.url ?? '').trim();
+  // A worker checks where the address leads.
+  if (faultOfUrl(url, () => false)) {
+    return { status: 422, shown: { url, isWrongUrl: true } };
+  }
+  const { secretKeys } = db;
+  await requireRightKey(db, secretKeys);
+  // The same form has the same id, so it sends one test event.
+  const seed = [organizationId, form.test_form, url];
+  const testId = inventedId('msg', JSON.stringify(seed));
+  const target = encryptSecret(secretKeys, testId, url);
+  const event = { testId, organizationId, target };
+  const result = await starter.execute<TestEventResult>(
+    (client, queue) => startNewTestEvent(client, queue, event),
+    testId,
+    Date.now() + TEST_WAIT_MS,
+  );
+  const test = { id: testId, ...shownResult(result) };
+  return { status: 200, shown: { url, test } };
+}
+
+/** Returns the words for the result of a test event. */
+function shownResult(result: TestEventResult | 'away' | 'late') {
+  if (typeof result === 'string') {
+    return { text: OUTCOMES[result] };
+  }
+  if (result.kind === 'unsent') {
+    return { text: OUTCOMES[result.why] };
+  }
+  const { statusCode, durationMs } = result;
+  return {
+    text: wordsOf(result.reason),
+    statusCode,
+    durationMs,
+    hasDuration: true,
+  };
+}
+
+type Sent = Extract<TestEventResult, { kind: 'sent' }>;
+
+function wordsOf(reason: Sent['reason']): string {
+  if (reason === null) return 'Your receiver accepted it.';
+  // Also a proven receiver reaches this limit by test events.
+  if (reason === 'unproven_host') return OUTCOMES.unproven_host;
+  return REASONS[reason];
+}
