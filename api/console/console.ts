@@ -22,7 +22,7 @@ import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
 import { deliveryHandlers } from './deliveries.ts';
 import { FilePool } from './file-pool.ts';
-import { timeElement } from './page.ts';
+import { shownSession, timeElement } from './page.ts';
 import { pageHandlers } from './pages.ts';
 import {
   AUTHORIZED_ROUTE,
@@ -323,7 +323,12 @@ function problemView(
   status: number,
   requestId = '',
 ): ResponseObject {
-  const page = h.view('problem', { ...problem, requestId }).code(status);
+  const { auth, plugins } = h.request;
+  // The header has a form, so it needs the token that other pages get from the plugin.
+  const form_token = plugins.crumb;
+  const session = auth.isAuthenticated && form_token ? shownSession(h.request) : null;
+  const context = { ...problem, requestId, session, form_token };
+  const page = h.view('problem', context).code(status);
   for (const [name, value] of Object.entries(PRIVATE)) page.header(name, value);
   return page.header('x-request-id', requestId);
 }

@@ -27,16 +27,20 @@ export function page(
   template: keyof typeof SECTIONS,
   context: object,
 ): ResponseObject {
+  const on = { [SECTIONS[template]]: true };
+  return h.view(template, { ...context, on, session: shownSession(request) });
+}
+
+/** Returns what the header shows about the visitor. */
+export function shownSession(request: Request) {
   const { organizationId, keyName, role } = request.auth.credentials;
-  const session = {
+  return {
     isSandbox: isSandbox(organizationId),
     keyName,
     role,
     mayChange: hasRole(role, 'member'),
     isFull: role === 'full',
   };
-  const on = { [SECTIONS[template]]: true };
-  return h.view(template, { ...context, on, session });
 }
 
 /**

@@ -13,6 +13,13 @@ import { CONSOLE } from '../problems.ts';
 // Sessions of the console. A visitor signs in with an API key. Each page calls the API with this
 // key, so all rules of the API also apply to the console.
 
+declare module '@hapi/hapi' {
+  interface PluginsStates {
+    /** The token for the forms of a page. */
+    readonly crumb?: string;
+  }
+}
+
 export interface SessionDeps {
   readonly db: Database;
   /** True if browsers reach the console by https. */
