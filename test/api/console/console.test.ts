@@ -168,7 +168,7 @@ test('an unknown address gets a page that leads to the overview', async (t) => {
   for (const path of ['/console/upload', '/console/sign-out']) {
     const { status, text } = await visitor.get(path);
     t.is(status, 404, path);
-    t.regex(text, /<p role="alert">There is no such page\. Start at the overview/);
+    t.regex(text, /role="alert">There is no such page\. Start at the overview/);
     t.regex(text, /<a href="\/console">Back to the overview/);
   }
 });
