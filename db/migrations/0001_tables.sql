@@ -426,6 +426,7 @@ CREATE TABLE "providers" (
 	"middle_name" text,
 	"name_suffix" text,
 	"credential" text,
+	"taxonomy" text,
 	"other_last_name" text,
 	"other_first_name" text,
 	"former_last_names" text[] DEFAULT '{}' NOT NULL,

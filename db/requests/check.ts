@@ -1,5 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run, span } from '../connection/client.ts';
+import { specialtyOf } from '../providers/specialty.ts';
 import type { EmailType, NpiRefusal } from '../words.ts';
 
 // Reads what the free check shows about NPIs (DECISIONS.md, Requests and batches). Suppressions,
@@ -15,7 +16,13 @@ export interface PublicFacts {
   /** The city and the state of the primary practice. */
   readonly city: string | null;
   readonly state: string | null;
+  /** In words. Null for an organization, and for a rare specialty without words. */
   readonly specialty: string | null;
+}
+
+interface Row extends Omit<PublicFacts, 'specialty'> {
+  readonly npi: string;
+  readonly taxonomy: string | null;
 }
 
 /**
@@ -26,7 +33,7 @@ export async function readPublicFacts(
   db: Database,
   npis: readonly string[],
 ): Promise<Map<string, PublicFacts>> {
-  const rows = await run<PublicFacts & { readonly npi: string }>(db)`
+  const rows = await run<Row>(db)`
     select npi,
            public_refusal_of(npi) as refusal,
            nullif(coalesce(organization_name,
@@ -34,10 +41,15 @@ export async function readPublicFacts(
            credential,
            practice_city as city,
            practice_state as state,
-           null as specialty
+           taxonomy
       from providers
      where npi = any(${sql.param([...npis])}) and origin = 'nppes'`;
-  return new Map(rows.map(({ npi, ...facts }) => [npi, facts]));
+  return new Map(
+    rows.map(({ npi, taxonomy, ...facts }) => [
+      npi,
+      { ...facts, specialty: specialtyOf(taxonomy) },
+    ]),
+  );
 }
 
 /**

@@ -18,7 +18,7 @@ import { bytewiseText, clockTime, count, time } from './columns.ts';
 // import of a file.
 
 /**
- * A row per NPI. Unused columns of NPPES (sex, taxonomy, licenses, mailing address) are not stored.
+ * A row per NPI. Unused columns of NPPES (sex, licenses, mailing address) are not stored.
  */
 export const providers = pgTable(
   'providers',
@@ -34,6 +34,8 @@ export const providers = pgTable(
     middleName: text('middle_name'),
     nameSuffix: text('name_suffix'),
     credential: text('credential'),
+    /** The code of a person's primary taxonomy, such as `207Q00000X`. */
+    taxonomy: text('taxonomy'),
     otherLastName: text('other_last_name'),
     otherFirstName: text('other_first_name'),
     /**

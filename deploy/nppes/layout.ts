@@ -18,6 +18,14 @@ export type FileKind = MemberKind | 'clinicians';
  */
 export const STATUS = 'npi_activation_status';
 /**
+ * The columns of the taxonomies of a provider, each with the column that says which is the primary
+ * one. An import works without them, because they only describe a person.
+ */
+export const TAXONOMIES = Array.from({ length: 15 }, (_, n) => ({
+  code: `Healthcare Provider Taxonomy Code_${n + 1}`,
+  isPrimary: `Healthcare Provider Primary Taxonomy Switch_${n + 1}`,
+}));
+/**
  * Matches the names of columns that may say whether an NPI is active. If we ignored such a column,
  * we would treat inactive NPIs as active.
  */
@@ -86,7 +94,7 @@ export interface Header {
    * row has an empty value.
    */
   readonly at: (name: string) => number;
-  /** The columns that we read, each with its index. */
+  /** The columns with texts that we store as they are, each with its index. */
   readonly read: readonly (readonly [name: string, place: number])[];
 }
 
@@ -128,9 +136,15 @@ export function findColumns(
         'that an NPI is out of service; import the file whose name ends in _V2.zip',
     );
   }
+  const optional = new Map(
+    TAXONOMIES.flatMap(({ code, isPrimary }) => [code, isPrimary])
+      .map((name) => [name, found.indexOf(folded(name))] as const)
+      .filter(([, place]) => place !== -1),
+  );
+  const nowhere = Number.POSITIVE_INFINITY;
   return {
     columns: found.length,
-    at: (name) => places.get(name) ?? Number.POSITIVE_INFINITY,
+    at: (name) => places.get(name) ?? optional.get(name) ?? nowhere,
     read: [...places],
   };
 }

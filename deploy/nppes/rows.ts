@@ -5,7 +5,7 @@ import { ENDPOINT_KINDS } from '../../db/words.ts';
 import { isDay } from '../config/values.ts';
 import columns from './columns.json' with { type: 'json' };
 import { type CsvRecord, MAX_VALUE_LENGTH } from './csv.ts';
-import { type FileKind, type Header, STATUS } from './layout.ts';
+import { type FileKind, type Header, STATUS, TAXONOMIES } from './layout.ts';
 
 // Converts the rows of a file to lines for COPY. Each line has the columns of a staging table in
 // db/providers/nppes/staging.ts.
@@ -101,6 +101,7 @@ function providerParser(header: Header, origin: string): ParseKnown {
   const practiceOf = reader(header, practice);
   const datesAt = dates.map(header.at);
   const statusAt = header.at(STATUS);
+  const taxonomyOf = taxonomyReader(header);
   return (npi, record) => {
     const values = textsOf(record);
     const [type = null] = values;
@@ -122,11 +123,36 @@ function providerParser(header: Header, origin: string): ParseKnown {
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     const isDeactive = status === DEACTIVE ? 't' : null;
     const keys = [phoneKey, addressKey];
-    const line = copyLine([npi, ...values, ...place, ...keys, ...days, isDeactive]);
+    const taxonomy = type === '1' ? taxonomyOf(record) : null;
+    const facts = [...values, ...place, ...keys, ...days, isDeactive, taxonomy];
+    const line = copyLine([npi, ...facts]);
     // The hash has 64 bits, which are stored as a bigint. SHA-1 is good enough, because the hash
     // only detects changed rows.
     const rowHash = hash('sha1', line, 'buffer').readBigInt64LE();
     return `${rowHash}\t${origin}\t${line}`;
+  };
+}
+
+const TAXONOMY = /^[0-9A-Z]{10}$/;
+
+/**
+ * Returns a function that returns the code of a row's primary taxonomy, or of the first one if none
+ * is primary. Usually the first one is primary, so the other columns are rarely read.
+ */
+function taxonomyReader(header: Header) {
+  const places = TAXONOMIES.map(({ code, isPrimary }) => ({
+    code: header.at(code),
+    isPrimary: header.at(isPrimary),
+  }));
+  return (record: CsvRecord): string | null => {
+    const codeAt = (place: number) => {
+      const code = record.text(place).trim();
+      return TAXONOMY.test(code) ? code : null;
+    };
+    const primary = places.find(({ isPrimary }) => record.text(isPrimary) === 'Y');
+    if (primary) return codeAt(primary.code);
+    const first = places.find(({ code }) => codeAt(code) !== null);
+    return first ? codeAt(first.code) : null;
   };
 }
 

@@ -30,6 +30,7 @@ const PROVIDER_COLUMNS = [
   'deactivated_on',
   'reactivated_on',
   'deactivated',
+  'taxonomy',
 ];
 
 /**

@@ -72,7 +72,8 @@ test('names of an NPPES import stand next to NPIs, in pages and files', async (t
   ];
   const file = await writeMember(world.folder, 'npidata', '20260914', rows);
   await world.imported(file);
-  const joe = { firstName: 'JO "JOE", JR;', lastName: 'DOE', credential: 'MD' };
+  const name = { firstName: 'JO "JOE", JR;', lastName: 'DOE', credential: 'MD' };
+  const joe = { ...name, taxonomy: '207QA0505X' };
   const place = { practiceCity: 'CEDAR VALLEY', practiceState: 'CO' };
   await providersIn(stack.db).person(null, [], { npi: quotes, ...joe, ...place });
   const client = await stack.organization(500);
@@ -81,7 +82,7 @@ test('names of an NPPES import stand next to NPIs, in pages and files', async (t
   const path = `/console/batches/${await storedBatch(client, npis)}`;
   const page = await visitor.get(path);
   const shown = npis.map((npi) => shownNextTo(npi, page));
-  const small = '<br><small>CEDAR VALLEY, CO</small></div>';
+  const small = '<br><small>Family medicine<br>CEDAR VALLEY, CO</small></div>';
   t.deepEqual(shown, [
     `<div>&#x3D;HYPERLINK(&#x27;http://x.example&#x27;,&#x27;y&#x27;) PUBLIC, @SUM(1)${small}`,
     `<div>&lt;b&gt;ANA&lt;/b&gt; O&#x27;NEIL &amp; SON, MD${small}`,
@@ -91,10 +92,10 @@ test('names of an NPPES import stand next to NPIs, in pages and files', async (t
   const csv = await visitor.get(`${path}/results.csv`);
   const cells = csv.text.split('\r\n').map((line) => line.split(',false,')[1]);
   t.deepEqual(cells.slice(1, 5), [
-    `"'=HYPERLINK('http://x.example','y') PUBLIC",'@SUM(1),CEDAR VALLEY,CO,`,
-    "<b>ANA</b> O'NEIL & SON,MD,CEDAR VALLEY,CO,",
-    '"JO ""JOE"", JR; DOE",MD,CEDAR VALLEY,CO,',
-    `${LONG} ${LONG},MD,CEDAR VALLEY,CO,`,
+    `"'=HYPERLINK('http://x.example','y') PUBLIC",'@SUM(1),CEDAR VALLEY,CO,Family medicine`,
+    "<b>ANA</b> O'NEIL & SON,MD,CEDAR VALLEY,CO,Family medicine",
+    '"JO ""JOE"", JR; DOE",MD,CEDAR VALLEY,CO,Family medicine',
+    `${LONG} ${LONG},MD,CEDAR VALLEY,CO,Family medicine`,
   ]);
 
   const content = `npi;npi_name;enriched_npi_name;note\n${npis
@@ -110,10 +111,10 @@ test('names of an NPPES import stand next to NPIs, in pages and files', async (t
   t.deepEqual(
     lines.map((line) => line.replace(/;[^;]*@x\.example.*/, '')),
     [
-      `${odd};Own;x;'=HYPERLINK('http://x.example','y') PUBLIC;'@SUM(1);CEDAR VALLEY;CO;`,
-      `${html};Own;x;<b>ANA</b> O'NEIL & SON;MD;CEDAR VALLEY;CO;`,
-      `${quotes};Own;x;"JO ""JOE"", JR; DOE";MD;CEDAR VALLEY;CO;`,
-      `${long};Own;x;${LONG} ${LONG};MD;CEDAR VALLEY;CO;`,
+      `${odd};Own;x;'=HYPERLINK('http://x.example','y') PUBLIC;'@SUM(1);CEDAR VALLEY;CO;Family medicine`,
+      `${html};Own;x;<b>ANA</b> O'NEIL & SON;MD;CEDAR VALLEY;CO;Family medicine`,
+      `${quotes};Own;x;"JO ""JOE"", JR; DOE";MD;CEDAR VALLEY;CO;Family medicine`,
+      `${long};Own;x;${LONG} ${LONG};MD;CEDAR VALLEY;CO;Family medicine`,
       '12;Own;x;;;;;;;;;not_asked;has 2 instead of 10 digits',
     ],
   );

@@ -101,6 +101,7 @@ test("an NPPES import stores a provider's values, except columns that we don't u
     updated_on: '2026-01-15',
     deactivated_on: null,
     reactivated_on: null,
+    taxonomy: '207Q00000X',
     deactivated: null,
     active: true,
     origin: 'nppes',
@@ -219,6 +220,64 @@ test('a provider that was deactivated after its last reactivation is inactive', 
     (await sql`select active from providers order by npi`).map((row) => row.active),
     [false, true],
   );
+});
+
+test('a person has the primary taxonomy, or the first one if none is primary', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const row = (n: number, taxonomies: readonly (readonly [string, string])[]) =>
+    personRow(
+      npi(n),
+      Object.fromEntries(
+        taxonomies.flatMap(([code, isPrimary], at) => [
+          [`Healthcare Provider Taxonomy Code_${at + 1}`, code],
+          [`Healthcare Provider Primary Taxonomy Switch_${at + 1}`, isPrimary],
+        ]),
+      ),
+    );
+  const fifteen = Array(14).fill(['207R00000X', 'N'] as const);
+  const group = organizationRow(npi(7));
+  const full = await writeMember(folder, 'npidata', FULL, [
+    row(1, [['207Q00000X', 'Y']]),
+    row(2, [...fifteen, ['363LF0000X', 'Y']]),
+    row(3, [
+      ['', 'X'],
+      ['1041C0700X', 'X'],
+      ['163W00000X', 'N'],
+    ]),
+    row(4, [['', '']]),
+    row(5, [['Nurse', 'Y']]),
+    deactivatedRow(npi(6), '03/14/2024'),
+    { ...group, ...row(7, [['261Q00000X', 'Y']]), 'Entity Type Code': '2' },
+  ]);
+  await imported(full);
+  const stored = async () => {
+    const rows = await sql`select taxonomy from providers order by npi`;
+    return rows.map(({ taxonomy }) => taxonomy);
+  };
+  const [q, np, social] = ['207Q00000X', '363LF0000X', '1041C0700X'];
+  t.deepEqual(await stored(), [q, np, social, null, null, null, null]);
+
+  const week = await writeMember(folder, 'npidata', WEEK, [
+    row(1, [['207Q00000X', 'Y']]),
+    row(2, [['207Q00000X', 'N'], ...fifteen.slice(1), ['363LF0000X', 'Y']]),
+    row(3, [['163W00000X', 'Y']]),
+    row(4, [['163W00000X', '']]),
+  ]);
+  t.like((await imported(week)).files, { npidata: { updated: 2, unchanged: 2 } });
+  const nurse = '163W00000X';
+  t.deepEqual(await stored(), [q, np, nurse, nurse, null, null, null]);
+});
+
+test('a file without the columns of taxonomies is imported', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const full = await writeMember(folder, 'npidata', FULL, [personRow(npi(1))]);
+  const text = await readFile(full, 'utf8');
+  await writeFile(full, text.replaceAll('Primary Taxonomy', 'Main Specialty'));
+  await imported(full);
+  t.is((await sql`select taxonomy from providers`)[0]?.taxonomy, '207Q00000X');
+  await writeFile(full, text.replaceAll('Taxonomy', 'Specialty'));
+  await imported(full);
+  t.is((await sql`select taxonomy from providers`)[0]?.taxonomy, null);
 });
 
 /** Writes a main file of V3, each row with its activation status. */
