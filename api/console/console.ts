@@ -132,6 +132,7 @@ function registerConsoleRoutes(server: Server, db: Database): void {
     '/console/deliveries': deliveryHandlers.list,
   };
   const forms = {
+    '/console/check': handlers.check,
     '/console/submit': handlers.submit,
     [`${BATCH}/deliveries/{delivery_id}/resend`]: deliveryHandlers.resend,
     '/console/deliveries': deliveryHandlers.resendFailed,

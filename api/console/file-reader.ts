@@ -1,4 +1,5 @@
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
+import { NO_NPI } from '../files/cell.ts';
 import { findColumn } from '../files/column.ts';
 import { readSheet } from '../files/file.ts';
 import { MAX_TITLES } from '../files/layout.ts';
@@ -46,6 +47,10 @@ export interface Draft {
   /** The different NPIs to look up. */
   readonly npis: readonly string[];
   readonly duplicates: number;
+  /** The number of rows that keep an email from an earlier run. */
+  readonly kept: number;
+  /** The number of rows whose cell in the NPI column has no number. */
+  readonly empty: number;
   readonly unusable: readonly UnusableRow[];
   /** Sentences about how the file was read. */
   readonly notes: readonly string[];
@@ -169,7 +174,8 @@ function draftOf({ sheet, table, column, contacts }: Reading): Draft {
     npi: contacts?.rows[at]?.npi ?? null,
   }));
   const { npis, duplicates } = askedIn(contacts);
-  const unusable = contacts?.rows.filter(({ npi }) => npi === null) ?? [];
+  const all = contacts?.rows ?? [];
+  const unusable = all.filter(({ npi, earlier }) => !npi && !earlier);
   return {
     kind: 'draft',
     sheet: sheet.name,
@@ -181,6 +187,8 @@ function draftOf({ sheet, table, column, contacts }: Reading): Draft {
     rows: rows.length,
     npis,
     duplicates,
+    kept: all.filter(({ earlier }) => earlier).length,
+    empty: unusable.filter(({ problem }) => problem === NO_NPI).length,
     unusable: unusable.map(({ line, cell, problem }) => ({
       line,
       cell: cell.slice(0, MAX_CELL),

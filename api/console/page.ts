@@ -10,6 +10,7 @@ import { CallFailed, callApi } from '../http/call-api.ts';
 const SECTIONS = {
   overview: 'overview',
   submit: 'submit',
+  check: 'submit',
   uploads: 'uploads',
   draft: 'uploads',
   upload: 'uploads',

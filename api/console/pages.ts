@@ -1,16 +1,18 @@
 import { randomUUID } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { summarizeBatches } from '../../db/requests/batches.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
+import type { CheckResult } from '../../db/words.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendCsv } from '../http/csv.ts';
+import { MAX_NPIS } from '../http/submit-body.ts';
 import { factsOf } from '../routes/check.ts';
+import { choicesOf, type Prices, RESULTS, summaryOf, type Totals } from './check.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
-import { nameIn } from './name.ts';
+import { nameIn, shownName } from './name.ts';
 import { listed, page } from './page.ts';
 import { FACT_COLUMNS, factsByColumn } from './people.ts';
 import { monthOf, type UsageReport, usageChart } from './usage.ts';
@@ -113,40 +115,121 @@ async function batch(
   });
 }
 
-const showSubmit: Lifecycle.Method = (request, h) =>
-  page(request, h, 'submit', emptyForm());
+const SUBMIT = { title: 'Find emails' };
 
-/** Returns the data of the form that submits NPIs. */
-function emptyForm() {
-  return { title: 'Find emails', idempotencyKey: randomUUID(), prices: PRICES };
+const showSubmit: Lifecycle.Method = (request, h) => page(request, h, 'submit', SUBMIT);
+
+/** Returns the fields of the form of a pasted list. A missing field is empty. */
+function pastedForm({ payload }: Request) {
+  const form = payload as Readonly<Record<string, unknown>>;
+  const field = (name: string) => String(form[name] ?? '');
+  return {
+    npis: field('npis'),
+    name: field('name'),
+    type: field('type'),
+    /** `change` shows the list again. */
+    step: field('step'),
+    idempotencyKey: field('idempotency_key'),
+  };
 }
 
-const submit: Lifecycle.Method = async (request, h) => {
-  const form = request.payload as Readonly<Record<string, unknown>>;
-  const text = String(form.npis ?? '');
-  const requestedType = String(form.type ?? '');
-  // Sending the same form twice has the same key, so it creates one batch.
-  const idempotencyKey = String(form.idempotency_key ?? '');
-  const { npis, problem } = readPasted(text);
-  const isType = { [requestedType]: true };
-  const context = { ...emptyForm(), text, isType };
-  if (problem !== '')
-    return page(request, h, 'submit', { ...context, problem }).code(422);
-  const body = { npis, enrichment_email_type: requestedType };
+type PastedForm = ReturnType<typeof pastedForm>;
+
+/** Shows what a pasted list holds and what it can cost. */
+async function check(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const form = pastedForm(request);
+  const { npis, problem } = readPasted(form.npis);
+  if (problem !== '') return listPage(request, h, form, problem);
+  if (form.step === 'change') return listPage(request, h, form);
+  return page(request, h, 'check', await checked(db, request, form, npis));
+}
+
+/** Shows the list, and what is wrong with it. */
+function listPage(
+  request: Request,
+  h: ResponseToolkit,
+  form: PastedForm,
+  problem = '',
+): ResponseObject {
+  const context = { ...SUBMIT, text: form.npis, problem };
+  return page(request, h, 'submit', context).code(problem === '' ? 200 : 422);
+}
+
+interface CheckReport {
+  readonly data: readonly CheckedNpi[];
+  readonly totals: Totals;
+  readonly max_credits: Prices;
+}
+
+interface CheckedNpi {
+  readonly npi: string;
+  readonly result: CheckResult;
+}
+
+/** Checks a list, and returns what its page shows. */
+async function checked(
+  db: Database,
+  request: Request,
+  form: PastedForm,
+  npis: readonly string[],
+) {
+  const different = [...new Set(npis)];
+  const { body, caller } = await callApi<CheckReport>(request, '/api/v1/check', {
+    method: 'POST',
+    body: { npis: different },
+  });
+  const credits = await callApi<Credits>(request, '/api/v1/credits');
+  const facts = await factsOf(db, caller.organizationId, different);
+  const duplicate = npis.length - different.length;
+  return {
+    ...SUBMIT,
+    text: form.npis,
+    name: form.name,
+    // Sending this page twice has the same key, so it creates one batch.
+    idempotencyKey: randomUUID(),
+    summary: summaryOf({ ...body.totals, duplicate }),
+    choices: choicesOf(body.max_credits, credits.body.balance, form.type),
+    checked: body.data.map(({ npi, result }) => ({
+      npi,
+      facts: facts.get(npi),
+      what: RESULTS[result],
+    })),
+  };
+}
+
+async function submit(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const form = pastedForm(request);
+  const { npis, problem } = readPasted(form.npis);
+  if (problem !== '') return listPage(request, h, form, problem);
+  const name = shownName(form.name);
+  const body = {
+    npis,
+    enrichment_email_type: form.type,
+    custom_data: name === '' ? undefined : { name },
+  };
+  const headers = { 'idempotency-key': form.idempotencyKey };
   try {
     const result = await callApi<{ readonly batch_id: string }>(
       request,
       '/api/v1/email/bulk',
-      { method: 'POST', body, headers: { 'idempotency-key': idempotencyKey } },
+      { method: 'POST', body, headers },
     );
     return h.redirect(`/console/batches/${result.body.batch_id}`).code(303);
   } catch (error) {
     if (!(error instanceof CallFailed) || ![402, 422].includes(error.status)) throw error;
-    const needsCredits = error.status === 402;
-    const shown = { ...context, problem: error.text(), needsCredits };
-    return page(request, h, 'submit', shown).code(error.status);
+    const context = await checked(db, request, form, npis);
+    const shown = { ...context, problem: error.text() };
+    return page(request, h, 'check', shown).code(error.status);
   }
-};
+}
 
 /** Sends the results of a batch as CSV. */
 async function results(
@@ -191,6 +274,10 @@ function readPasted(text: string): {
   }
   if (problems.length === 0 && npis.length === 0)
     problems.push('Enter at least one NPI.');
+  if (npis.length > MAX_NPIS)
+    problems.unshift(
+      `These are ${npis.length} NPIs. Upload a file to submit more than 60.`,
+    );
   return { npis, problem: problems.slice(0, MAX_NAMED).join(' ') };
 }
 
@@ -245,7 +332,8 @@ export function pageHandlers(db: Database) {
     batches: (request, h) => batches(db, request, h),
     batch: (request, h) => batch(db, request, h),
     showSubmit,
-    submit,
+    check: (request, h) => check(db, request, h),
+    submit: (request, h) => submit(db, request, h),
     results: (request, h) => results(db, request, h),
   } satisfies Record<string, Lifecycle.Method>;
 }

@@ -21,15 +21,15 @@ import {
   stopUpload,
   type Upload,
 } from '../../db/uploads/uploads.ts';
-import { CHECK_RESULTS, REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
+import { REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
 import { startUpload as startWorkflow } from '../../workflows/starts.ts';
 import { cellsOf } from '../files/result-rows.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendFile } from '../http/file.ts';
-import { MAX_CHECKED } from '../http/validation.ts';
 import { problem } from '../problems.ts';
-import { type CheckDeps, checkNpis, factsOf } from '../routes/check.ts';
+import { type CheckDeps, factsOf } from '../routes/check.ts';
 import type { Starter } from '../temporal.ts';
+import { checkAll, choicesOf, summaryOf } from './check.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, InspectTask, UploadedFile } from './file-reader.ts';
 import { shownName } from './name.ts';
@@ -363,8 +363,8 @@ async function draftPage(
   const draft = await inspectStored(deps, request, upload, { column, sheet });
   if (draft.kind === 'unusable') throw new CallFailed(422, { detail: draft.problem });
   const credits = await callApi<Credits>(request, '/api/v1/credits');
-  const { npis, unusable, header } = draft;
-  const { totals, max_credits } = await checkDraft(deps, request, npis);
+  const { npis, unusable, header, empty } = draft;
+  const { totals, prices } = await checkAll(deps, request, npis);
   const { organizationId } = request.app.caller;
   const first = draft.preview.flatMap(({ npi }) => npi ?? []);
   const facts = await factsOf(deps.db, organizationId, first);
@@ -392,36 +392,15 @@ async function draftPage(
     unusable: unusable.slice(0, MAX_SHOWN),
     unusableCount: unusable.length,
     isCut: unusable.length > MAX_SHOWN,
-    balance: credits.body.balance,
-    totals,
-    cost: max_credits,
-    isTooExpensive: max_credits.any > credits.body.balance,
+    summary: summaryOf({
+      ...totals,
+      not_an_npi: unusable.length - empty,
+      duplicate: draft.duplicates,
+      kept: draft.kept,
+      empty,
+    }),
+    choices: choicesOf(prices, credits.body.balance),
   });
-}
-
-/** Sums the free checks of all NPIs of a draft, which are all different. */
-async function checkDraft(
-  deps: UploadPagesDeps,
-  request: Request,
-  npis: readonly string[],
-) {
-  const { organizationId } = request.app.caller;
-  const { reads } = request.server.app.queues;
-  const totals = zeros(CHECK_RESULTS);
-  const max_credits = zeros(REQUESTED_TYPES);
-  for (let start = 0; start < npis.length; start += MAX_CHECKED) {
-    const part = npis.slice(start, start + MAX_CHECKED);
-    const report = await reads.inTurn(organizationId, () =>
-      checkNpis(deps, organizationId, part),
-    );
-    for (const result of CHECK_RESULTS) totals[result] += report.totals[result];
-    for (const type of REQUESTED_TYPES) max_credits[type] += report.max_credits[type];
-  }
-  return { totals, max_credits };
-}
-
-function zeros<T extends string>(names: readonly T[]) {
-  return Object.fromEntries(names.map((name) => [name, 0])) as Record<T, number>;
 }
 
 /** Starts the workflow of an upload. If Temporal is down, the sweep starts it later. */

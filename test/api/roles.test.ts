@@ -31,6 +31,7 @@ const LEAST: Readonly<Record<string, KeyRole>> = {
   'POST /mcp': 'read',
   'GET /console': 'read',
   'GET /console/submit': 'member',
+  'POST /console/check': 'member',
   'POST /console/submit': 'member',
   'GET /console/batches': 'read',
   'GET /console/batches/{batch_id}': 'read',

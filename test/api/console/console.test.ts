@@ -3,8 +3,10 @@ import { sql } from 'drizzle-orm';
 import { PRICES } from '../../../db/accounts/credits.ts';
 import { fresh } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
+import { providersIn } from '../../support/providers.ts';
 import { status } from '../../support/receiver.ts';
 import { type ApiClient, startStack } from '../../support/stack.ts';
+import { ordinaryNpis } from '../../support/vendors.ts';
 import { type Seen, Visitor } from '../../support/visitor.ts';
 
 // Tests the console by HTTP, as a browser without scripts uses it.
@@ -252,28 +254,67 @@ test('a batch page has all results, and they can be downloaded as CSV', async (t
   t.is(second, '2000000044,not_found,,,,false,,,,,');
 });
 
-test('NPIs are submitted from the console, once per form', async (t) => {
+test('a pasted list is checked before it is submitted, once per form', async (t) => {
   const client = await stack.organization(500);
   const visitor = await signedIn(t, client);
-  const { text, token } = await visitor.get('/console/submit');
-  const idempotency_key = /name="idempotency_key" value="([^"]+)"/.exec(text)?.[1] ?? '';
-  for (const [type, price] of Object.entries(PRICES))
-    t.regex(text, new RegExp(`value="${type}"[^:]*: ${price} credits?<`), type);
-  const form = { form_token: token, idempotency_key, type: 'any' };
-  const wrong = await visitor.post('/console/submit', {
-    ...form,
-    npis: '2000000010 12 x',
-  });
+  const { token } = await visitor.get('/console/submit');
+  const check = (npis: string, more = {}) =>
+    visitor.post('/console/check', { form_token: token, npis, ...more });
+  const wrong = await check('2000000010 12 x');
   t.is(wrong.status, 422);
   t.regex(wrong.text, /role="alert">12 has 2 instead of 10 digits\. x is not a number/);
   t.regex(wrong.text, /<textarea [^>]+ autofocus /);
   t.regex(wrong.text, />2000000010 12 x<\/textarea>/);
-  const npis = 'NPI\n2000000010.0, 2000000044\n2000000028';
-  const first = await visitor.post('/console/submit', { ...form, npis });
-  const again = await visitor.post('/console/submit', { ...form, npis });
+  const long = await check('2000000010 '.repeat(61));
+  t.regex(long.text, /role="alert">These are 61 NPIs\. Upload a file/);
+
+  const npis = 'NPI\n2000000010.0, 2000000044\n2000000028 2000000044';
+  const checked = await check(npis);
+  t.is(checked.status, 200);
+  t.regex(checked.text, /To look up<\/th><td class="n">3</);
+  t.regex(checked.text, /Repeated NPIs, looked up once<\/th><td class="n">1</);
+  t.regex(checked.text, /All NPIs<\/th><td class="n">4</);
+  t.regex(checked.text, /<th [^>]+>2000000028<.+?"What happens">To look up</);
+  for (const [type, price] of Object.entries(PRICES))
+    t.regex(
+      checked.text,
+      new RegExp(`value="${type}"[^:]*: at most ${3 * price} `),
+      type,
+    );
+  t.is((await client.credits()).used, 0);
+  const changed = await check(npis, { step: 'change' });
+  t.regex(changed.text, /<textarea [^>]+>NPI\n2000000010\.0, 2000000044/);
+
+  const [, key = ''] = /name="idempotency_key" value="([^"]+)"/.exec(checked.text) ?? [];
+  const given = { form_token: token, idempotency_key: key, npis, type: 'any' };
+  const submit = (name: string) => visitor.post('/console/submit', { ...given, name });
+  const first = await submit(' Spring\u202e list ');
   t.regex(first.path, /^\/console\/batches\/bat_/);
-  t.is(again.path, first.path);
-  t.regex((await visitor.get('/console/batches')).text, /of 3</);
+  t.regex(first.text, /<h1>Spring list<\/h1>/);
+  t.is((await submit(' Spring\u202e list ')).path, first.path);
+  t.regex((await visitor.get('/console/batches')).text, /of 4</);
+});
+
+test('a pasted list shows whose NPIs it has, and which are free', async (t) => {
+  const client = await stack.organization(1);
+  const [person = '', retired = ''] = ordinaryNpis('found', 2, 7200);
+  const { insert } = providersIn(stack.db);
+  await insert({ npi: person, firstName: 'ANA', lastName: '<B>' }, null);
+  await insert({ npi: retired, deactivatedOn: '2020-01-01' }, null);
+  const visitor = await signedIn(t, client);
+  const { token } = await visitor.get('/console/submit');
+  const form = { form_token: token, npis: `${person} ${retired}` };
+  const { text } = await visitor.post('/console/check', form);
+  t.regex(text, /"Whose NPI"><div>ANA &lt;B&gt;.*<\/td><td [^>]+>To look up</);
+  t.regex(text, /"What happens">Deactivated: not looked up</);
+  t.regex(text, />Personal: at most 3 credits, 2 more than you have</);
+  const [, key = ''] = /name="idempotency_key" value="([^"]+)"/.exec(text) ?? [];
+  const given = { ...form, idempotency_key: key, type: 'personal' };
+  const refused = await visitor.post('/console/submit', given);
+  t.is(refused.status, 402);
+  t.regex(refused.text, /role="alert">This submit needs /);
+  t.regex(refused.text, /<option value="personal" selected>/);
+  t.is((await client.credits()).used, 0);
 });
 
 test('lists of batches show their names, emails, and credits', async (t) => {

@@ -42,6 +42,17 @@ async function upload(visitor: Visitor, content: BlobPart, name = 'contacts.csv'
   return await visitor.upload(UPLOADS, token, new File([content], name));
 }
 
+/** Returns the lines about the rows of a draft, and checks that they add up. */
+function summaryIn({ text }: Seen): Record<string, number> {
+  const lines = text.matchAll(/<th scope="row">([^<]+)<\/th><td class="n">([^<]+)</g);
+  const counts = [...lines].map(
+    ([, label = '', count]) => [label, Number(count)] as const,
+  );
+  const sum = counts.slice(0, -1).reduce((total, [, count]) => total + count, 0);
+  if (sum !== counts.at(-1)?.[1]) throw new Error(`the lines do not add up: ${counts}`);
+  return Object.fromEntries(counts);
+}
+
 /** Starts a draft with the sheet and the column that were guessed or chosen. */
 async function start(
   visitor: Visitor,
@@ -94,11 +105,14 @@ test.serial(
     const draft = await upload(visitor, file);
     t.regex(draft.path, /^\/console\/uploads\/upl_\w+$/);
     t.regex(draft.text, /<option value="1" selected>NPI<\/option>/);
-    t.regex(draft.text, /<dt>Rows<\/dt><dd>4<\/dd>/);
-    t.regex(draft.text, /<dt>NPIs to look up<\/dt><dd>2<\/dd>/);
-    t.regex(draft.text, /<dt>Duplicates<\/dt><dd>1<\/dd>/);
+    t.deepEqual(summaryIn(draft), {
+      'To look up': 2,
+      'Repeated NPIs, looked up once': 1,
+      'Mistyped or not an NPI, not looked up': 1,
+      'All rows': 4,
+    });
     t.regex(draft.text, /Line 5: 12 has 2 instead of 10 digits/);
-    t.regex(draft.text, /Personal: at most 6 credits/);
+    t.regex(draft.text, />Personal: at most 6 credits</);
     t.is((await client.credits()).used, 0);
 
     await start(visitor, draft);
@@ -132,15 +146,43 @@ test.serial(
     await insert({ npi: group, entityType: 2, organizationName: 'A CLINIC' }, null);
     await insert({ npi: retired, deactivatedOn: '2020-01-01' }, null);
     await client.completed((await client.single({ npi: FOUND })).json.batch_id);
-    const list = [group, retired, FOUND, NOT_FOUND];
-    const draft = await upload(await signedIn(client), ['npi', ...list].join('\n'));
-    const shown = (name: string) =>
-      new RegExp(`<dt>${name}</dt><dd>(.+?)</dd>`).exec(draft.text)?.[1];
-    const names = ['NPIs to look up', 'Free repeats'];
-    names.push('NPIs of organizations', 'Deactivated NPIs');
-    t.deepEqual(names.map(shown), ['1', '1', '1', '1']);
-    t.regex(draft.text, /Any type: at most 1 credit</);
-    t.regex(draft.text, /Personal: at most 6 credits</);
+    const visitor = await signedIn(client);
+    const rows = [group, retired, FOUND, FOUND, NOT_FOUND, '2000000011', 'x'];
+    const lines = [...rows.map((npi) => `${npi},,`), ',,Ana', `${FOUND},completed,Bo`];
+    const header = 'npi,enriched_status,note';
+    const draft = await upload(visitor, [header, ...lines].join('\n'));
+    const summary = summaryIn(draft);
+    t.deepEqual(summary, {
+      'To look up': 1,
+      'Free repeats': 1,
+      'NPIs of organizations, not looked up': 1,
+      'Deactivated NPIs, not looked up': 1,
+      'Repeated NPIs, looked up once': 1,
+      'Rows that keep an earlier email': 1,
+      'Mistyped or not an NPI, not looked up': 2,
+      'Without an NPI, not looked up': 1,
+      'All rows': lines.length,
+    });
+    t.regex(draft.text, /Line 7: 2000000011 has a wrong check digit, so it is mistyped/);
+    t.regex(draft.text, />Any, professional first: at most 1 credit</);
+    t.regex(draft.text, />Personal: at most 6 credits</);
+    const free = await upload(visitor, `npi\n${FOUND}\n${retired}\n`);
+    t.regex(free.text, />Professional: free</);
+    t.regex(free.text, />Personal: at most 3 credits</);
+    const refused = await upload(visitor, `npi\n${retired}\n`);
+    t.regex(refused.text, /This costs nothing, whichever type you choose\./);
+  },
+);
+
+test.serial(
+  'a draft says how many credits are missing for each type of email',
+  async (t) => {
+    const visitor = await signedIn(await stack.organization(3));
+    const npis = ordinaryNpis('found', 2, 7100);
+    const { text } = await upload(visitor, ['npi', ...npis].join('\n'));
+    t.regex(text, />Professional: at most 2 credits</);
+    t.regex(text, />Personal: at most 6 credits, 3 more than you have</);
+    t.regex(text, /You have 3 credits\..+ If your credits run out, the upload stops/);
   },
 );
 
@@ -281,7 +323,7 @@ test.serial('a visitor chooses the column if it cannot be guessed', async (t) =>
   t.regex(draft.text, /<option value="">Choose a column<\/option>/);
   const chosen = await visitor.get(`${draft.path}?column=1`);
   t.regex(chosen.text, /<option value="1" selected>b<\/option>/);
-  t.regex(chosen.text, /<dt>NPIs to look up<\/dt><dd>1<\/dd>/);
+  t.deepEqual(summaryIn(chosen), { 'To look up': 1, 'All rows': 1 });
 });
 
 test.serial(

@@ -89,15 +89,23 @@ for (const [width, colorScheme] of [
 
 inBrowser('a person pastes NPIs into the console and sees their emails', async (t) => {
   const client = await stack.organization(500);
-  await using context = await browser?.newContext();
+  const timezoneId = 'America/New_York';
+  await using context = await browser?.newContext({ timezoneId });
   if (!context) return;
   const { page } = await signIn(context, client.apiKey);
   await page.getByRole('link', { name: 'Find emails' }).first().click();
   await page.getByLabel('NPIs, up to 60').fill('2000000010\n2000000044');
+  await page.getByRole('button', { name: 'Check' }).click();
+  await page.getByText('To look up').first().waitFor();
+  await checkPage(t, page);
   await page.getByRole('button', { name: 'Find emails' }).click();
   // The page shows the results without a reload.
   await page.getByText('2 of 2').waitFor();
   t.regex(await page.locator('main').innerText(), /2000000010\s+completed\s+\S+@\S+/);
+  // Times are local, also in the part that the script has replaced.
+  const time = page.locator('#progress time').first();
+  t.regex(await time.innerText(), / [AP]M E[SD]T$/);
+  t.regex((await time.getAttribute('title')) ?? '', /^20\d\d-.+ UTC$/);
   // An NPI that is copied from a table has spaces around it.
   await page.getByRole('link', { name: 'Batches' }).first().click();
   await page.getByLabel('NPI').fill(' 2000000044 ');

@@ -1,0 +1,94 @@
+import type { Request } from '@hapi/hapi';
+import {
+  CHECK_RESULTS,
+  type CheckResult,
+  REQUESTED_TYPES,
+  type RequestedType,
+} from '../../db/words.ts';
+import { MAX_CHECKED } from '../http/validation.ts';
+import { type CheckDeps, checkNpis } from '../routes/check.ts';
+
+// What the console shows of the free check before NPIs are submitted.
+
+export type Totals = Readonly<Record<CheckResult, number>>;
+export type Prices = Readonly<Record<RequestedType, number>>;
+
+/** Why rows of a file or pasted NPIs are not checked. */
+type Unchecked = 'duplicate' | 'kept' | 'empty';
+
+/** What happens to each kind of row. */
+const LINES: Readonly<Record<CheckResult | Unchecked, string>> = {
+  lookup: 'To look up',
+  free_repeat: 'Free repeats',
+  organization: 'NPIs of organizations, not looked up',
+  deactivated: 'Deactivated NPIs, not looked up',
+  duplicate: 'Repeated NPIs, looked up once',
+  kept: 'Rows that keep an earlier email',
+  not_an_npi: 'Mistyped or not an NPI, not looked up',
+  empty: 'Without an NPI, not looked up',
+};
+
+/** Returns the lines that add up to the number of rows, without those that count nothing. */
+export function summaryOf(counts: Totals & Partial<Readonly<Record<Unchecked, number>>>) {
+  const kinds = Object.keys(LINES) as (keyof typeof LINES)[];
+  const all = kinds.map((kind) => ({ label: LINES[kind], count: counts[kind] ?? 0 }));
+  const total = all.reduce((sum, { count }) => sum + count, 0);
+  return { lines: all.filter(({ count }) => count > 0), total };
+}
+
+/** What happens to an NPI of a pasted list. */
+export const RESULTS: Readonly<Record<CheckResult, string>> = {
+  lookup: 'To look up',
+  free_repeat: 'Free repeat',
+  organization: 'An organization: not looked up',
+  deactivated: 'Deactivated: not looked up',
+  not_an_npi: 'Not an NPI: not looked up',
+};
+
+const TYPES: Readonly<Record<RequestedType, string>> = {
+  any: 'Any, professional first',
+  professional: 'Professional',
+  personal: 'Personal',
+};
+
+/** Returns the types of emails with the most that they can cost, and the credits that may lack. */
+export function choicesOf(prices: Prices, balance: number, chosen?: unknown) {
+  const types = REQUESTED_TYPES.map((type) => ({
+    type,
+    label: TYPES[type],
+    cost: prices[type],
+    missing: Math.max(0, prices[type] - balance),
+    isChosen: type === chosen,
+  }));
+  return {
+    types,
+    balance,
+    isFree: types.every(({ cost }) => cost === 0),
+    isShort: types.some(({ missing }) => missing > 0),
+  };
+}
+
+/** Sums the free checks of different NPIs, of which there may be more than one check takes. */
+export async function checkAll(
+  deps: CheckDeps,
+  request: Request,
+  npis: readonly string[],
+) {
+  const { organizationId } = request.app.caller;
+  const { reads } = request.server.app.queues;
+  const totals = zeros(CHECK_RESULTS);
+  const prices = zeros(REQUESTED_TYPES);
+  for (let start = 0; start < npis.length; start += MAX_CHECKED) {
+    const part = npis.slice(start, start + MAX_CHECKED);
+    const report = await reads.inTurn(organizationId, () =>
+      checkNpis(deps, organizationId, part),
+    );
+    for (const result of CHECK_RESULTS) totals[result] += report.totals[result];
+    for (const type of REQUESTED_TYPES) prices[type] += report.max_credits[type];
+  }
+  return { totals, prices };
+}
+
+function zeros<T extends string>(names: readonly T[]) {
+  return Object.fromEntries(names.map((name) => [name, 0])) as Record<T, number>;
+}
