@@ -23,6 +23,7 @@ import { type Site, supportLink } from '../site.ts';
 import { deliveryHandlers } from './deliveries.ts';
 import { FilePool } from './file-pool.ts';
 import { shownSession, timeElement } from './page.ts';
+import { KEY, KEYS, keyHandlers } from './keys.ts';
 import { pageHandlers } from './pages.ts';
 import {
   AUTHORIZED_ROUTE,
@@ -83,6 +84,7 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
   });
   registerConsoleRoutes(server, db);
   registerSigning(server, { db, log, starter: server.app.starter });
+  registerKeyRoutes(server, db);
   registerUploadRoutes(server, check);
   server.ext('onPreAuth', rejectForeignForms);
   server.ext('onPreResponse', (request, h) => {
@@ -164,6 +166,19 @@ function registerSigning(server: Server, deps: SigningDeps): void {
     '/console/webhooks/test': test,
   };
   addRoutes(server, options, {}, forms);
+}
+
+function registerKeyRoutes(server: Server, db: Database): void {
+  const handlers = keyHandlers(db);
+  const pages = { [KEYS]: handlers.list, [KEY]: handlers.show };
+  const forms = {
+    [KEYS]: handlers.create,
+    [`${KEY}/rename`]: handlers.rename,
+    [`${KEY}/rotate`]: handlers.rotate,
+    [`${KEY}/revoke`]: handlers.revoke,
+  };
+  const full = { ...AUTHORIZED_ROUTE, app: { role: 'full' } } as const;
+  addRoutes(server, full, pages, forms);
 }
 
 function showUnknown(): never {

@@ -19,6 +19,9 @@ const SECTIONS = {
   deliveries: 'deliveries',
   usage: 'usage',
   signing: 'deliveries',
+  keys: 'keys',
+  key: 'keys',
+  'new-key': 'keys',
 } as const;
 
 /** Renders a page for the session of a request. */

@@ -69,7 +69,7 @@ export async function registerSessions(server: Server, deps: SessionDeps): Promi
 }
 
 /** Returns the id in the cookie of a request, or an empty text. */
-function sessionOf({ state }: Request): string {
+export function sessionOf({ state }: Request): string {
   const id: unknown = state[SESSION_COOKIE];
   return typeof id === 'string' ? id : '';
 }

@@ -69,7 +69,8 @@ const SHAPE = /^npe_(?:test_)?[0-9A-Za-z]{36}$/;
 const STATE = sql<ApiKey['state']>`case when revoked_at is not null then 'revoked'
   when expires_at <= clock_timestamp() then 'inactive' else 'active' end`;
 
-const API_KEY = {
+/** The columns of an `ApiKey`. */
+export const API_KEY = {
   id: apiKeys.id,
   organizationId: apiKeys.organizationId,
   name: apiKeys.name,
@@ -151,15 +152,27 @@ export async function issueKey(
     let organizationId = owner;
     if (forSandbox && !isSandbox(owner))
       organizationId = await openSandbox(tx, db, by, owner);
-    const issued = await insertKey(tx, { organizationId, name, role });
-    await recordAudit(tx, by, {
-      action: 'keys.issue',
-      organizationId,
-      subject: issued.id,
-      details: { hint: issued.hint, role },
-    });
-    return issued;
+    return await issueIn(tx, by, { organizationId, name, role });
   });
+}
+
+type NewKey = Pick<ApiKey, 'organizationId' | 'name' | 'role'>;
+
+/** Issues a key of an organization that is locked. `id` is the id of the new key. */
+export async function issueIn(
+  tx: Transaction,
+  by: ChangedBy,
+  key: NewKey,
+  id = newId('key'),
+): Promise<IssuedKey> {
+  const issued = await insertKey(tx, key, id);
+  await recordAudit(tx, by, {
+    action: 'keys.issue',
+    organizationId: issued.organizationId,
+    subject: id,
+    details: { hint: issued.hint, role: issued.role },
+  });
+  return issued;
 }
 
 /**
@@ -177,25 +190,37 @@ export async function rotateKey(
 ): Promise<{ readonly issued: IssuedKey; readonly replaced: ApiKey }> {
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);
-    if (before.state !== 'active') throw new Refusal('key_not_active');
-    // Only a rotation sets the time when a key expires, so this key was already rotated.
-    if (before.expiresAt) throw new Refusal('key_rotated');
-    const expiresAt = new Date((await clock(tx)).getTime() + overlapMs);
-    const replaced = await updateKey(tx, { ...before, expiresAt });
-    const issued = await insertKey(tx, replaced);
-    await recordAudit(tx, by, {
-      action: 'keys.rotate',
-      organizationId: replaced.organizationId,
-      subject: keyId,
-      details: {
-        new_key_id: issued.id,
-        hint: issued.hint,
-        role: issued.role,
-        old_key_expires_at: expiresAt.toISOString(),
-      },
-    });
+    const [issued, replaced] = await rotateLocked(tx, by, before, overlapMs);
     return { issued, replaced };
   });
+}
+
+/** Rotates a key that is locked. `newKeyId` is the id of the new key. */
+export async function rotateLocked(
+  tx: Transaction,
+  by: ChangedBy,
+  before: ApiKey,
+  overlapMs: number,
+  newKeyId = newId('key'),
+): Promise<readonly [issued: IssuedKey, replaced: ApiKey]> {
+  if (before.state !== 'active') throw new Refusal('key_not_active');
+  // Only a rotation sets the time when a key expires, so this key was already rotated.
+  if (before.expiresAt) throw new Refusal('key_rotated');
+  const expiresAt = new Date((await clock(tx)).getTime() + overlapMs);
+  const replaced = await updateKey(tx, { ...before, expiresAt });
+  const issued = await insertKey(tx, replaced, newKeyId);
+  await recordAudit(tx, by, {
+    action: 'keys.rotate',
+    organizationId: replaced.organizationId,
+    subject: replaced.id,
+    details: {
+      new_key_id: issued.id,
+      hint: issued.hint,
+      role: issued.role,
+      old_key_expires_at: expiresAt.toISOString(),
+    },
+  });
+  return [issued, replaced];
 }
 
 /**
@@ -210,11 +235,23 @@ export async function revokeKey(
   keyId: string,
   leaked = false,
 ): Promise<ApiKey> {
-  return await changeKey(db, by, keyId, 'keys.revoke', (before, now) => ({
+  return await transaction(db, async (tx) =>
+    revokeLocked(tx, by, await lockKey(tx, keyId), leaked),
+  );
+}
+
+/** Revokes a key that is locked. */
+export async function revokeLocked(
+  tx: Transaction,
+  by: ChangedBy,
+  before: ApiKey,
+  leaked: boolean,
+): Promise<ApiKey> {
+  return await changeLocked(tx, by, 'keys.revoke', before, {
     ...before,
-    revokedAt: before.revokedAt ?? now,
+    revokedAt: before.revokedAt ?? (await clock(tx)),
     leaked: leaked || before.leaked,
-  }));
+  });
 }
 
 /**
@@ -228,14 +265,23 @@ export async function reactivateKey(
   keyId: string,
   evenLeaked = false,
 ) {
-  return await changeKey(db, by, keyId, 'keys.reactivate', (before) => {
+  return await transaction(db, async (tx) => {
+    const before = await lockKey(tx, keyId);
+    await requireOpen(tx, before.organizationId);
     if (before.leaked && !evenLeaked) throw new Refusal('key_leaked');
-    return { ...before, revokedAt: null, expiresAt: null, leaked: false };
+    return await changeLocked(tx, by, 'keys.reactivate', before, {
+      ...before,
+      revokedAt: null,
+      expiresAt: null,
+      leaked: false,
+    });
   });
 }
 
 /** The time of the last request that was counted toward the key's rate limit. */
-const LAST_USED_AT = sql<Date | null>`hits[cardinality(hits)]`.mapWith(apiKeys.createdAt);
+export const LAST_USED_AT = sql<Date | null>`hits[cardinality(hits)]`.mapWith(
+  apiKeys.createdAt,
+);
 
 /**
  * Lists all keys of an organization, the newest first, without their texts. `lastUsedAt` is null if
@@ -285,14 +331,15 @@ function hashOf(apiKey: string): Buffer {
 
 async function insertKey(
   tx: Transaction,
-  { organizationId, name, role }: Pick<ApiKey, 'organizationId' | 'name' | 'role'>,
+  { organizationId, name, role }: NewKey,
+  id: string,
 ): Promise<IssuedKey> {
   const isTest = isSandbox(organizationId);
   const apiKey = newApiKey(isTest);
   const inserted = await tx
     .insert(apiKeys)
     .values({
-      id: newId('key'),
+      id,
       organizationId,
       name,
       role,
@@ -330,30 +377,25 @@ async function updateKey(
   return only(updated);
 }
 
-async function changeKey(
-  db: Database,
+async function changeLocked(
+  tx: Transaction,
   by: ChangedBy,
-  keyId: string,
   action: 'keys.revoke' | 'keys.reactivate',
-  change: (before: ApiKey, now: Date) => ApiKey,
+  before: ApiKey,
+  changed: ApiKey,
 ): Promise<ApiKey> {
-  return await transaction(db, async (tx) => {
-    const before = await lockKey(tx, keyId);
-    if (action === 'keys.reactivate') await requireOpen(tx, before.organizationId);
-    const now = await clock(tx);
-    const after = await updateKey(tx, change(before, now));
-    await recordAudit(tx, by, {
-      action,
-      organizationId: after.organizationId,
-      subject: keyId,
-      details: {
-        hint: after.hint,
-        role: after.role,
-        from: before.state,
-        to: after.state,
-        leaked: before.leaked || after.leaked,
-      },
-    });
-    return after;
+  const after = await updateKey(tx, changed);
+  await recordAudit(tx, by, {
+    action,
+    organizationId: after.organizationId,
+    subject: after.id,
+    details: {
+      hint: after.hint,
+      role: after.role,
+      from: before.state,
+      to: after.state,
+      leaked: before.leaked || after.leaked,
+    },
   });
+  return after;
 }

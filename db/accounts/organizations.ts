@@ -9,8 +9,8 @@ import {
 } from '../connection/client.ts';
 import { Refusal } from '../connection/errors.ts';
 import { newId } from '../connection/ids.ts';
-import { type AuditedChange, type ChangedBy, recordAudit } from '../operations/audit.ts';
-import { creditBalances, ledgerEntries, organizations } from '../schema.ts';
+import { type ChangedBy, recordAudit } from '../operations/audit.ts';
+import { creditBalances, organizations } from '../schema.ts';
 import { requireRightKey } from './secret-keys.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
 
@@ -69,14 +69,18 @@ export async function createOrganization(
   by: ChangedBy,
   name: string,
 ): Promise<Organization> {
-  const plain = { sandboxOf: null, suspended: false, webhooksSuspended: false };
-  return await transaction(db, (tx) =>
-    insert(tx, db, by, { id: newId('org'), name, ...plain }, {}),
-  );
+  return await transaction(db, async (tx) => {
+    const id = newId('org');
+    await requireRightKey(tx, db.secretKeys);
+    const inserted = await tx
+      .insert(organizations)
+      .values({ id, name, webhookSecret: newWebhookSecret(db, id) })
+      .returning(ORGANIZATION);
+    const change = { organizationId: id, subject: id, details: {} };
+    await recordAudit(tx, by, { action: 'org.create', ...change });
+    return only(inserted);
+  });
 }
-
-/** The play credits that a new sandbox gets. An operator can grant more. */
-const PLAY_CREDITS = 10_000;
 
 /**
  * Returns whether an organization is another one's sandbox. The database uses the same rule: a
@@ -98,18 +102,22 @@ export async function openSandbox(
   sandboxOf: string,
 ) {
   // Locks the organization, so that concurrent calls create only one sandbox.
-  const owner = await lockOrganization(tx, sandboxOf);
+  await lockOrganization(tx, sandboxOf);
   const [existing] = await tx
     .select({ id: organizations.id })
     .from(organizations)
     .where(eq(organizations.sandboxOf, sandboxOf));
   if (existing) return existing.id;
   const id = newId('sbx');
-  const details = { sandbox_of: sandboxOf, credits: PLAY_CREDITS };
-  await insert(tx, db, by, { ...owner, id, sandboxOf }, details);
-  await tx
-    .insert(ledgerEntries)
-    .values({ organizationId: id, kind: 'grant', amount: PLAY_CREDITS });
+  await requireRightKey(tx, db.secretKeys);
+  const [made] = await run<{ readonly credits: number }>(tx)`
+    select open_sandbox(${sandboxOf}, ${id}, ${newWebhookSecret(db, id)}) as credits`;
+  await recordAudit(tx, by, {
+    action: 'org.create',
+    organizationId: id,
+    subject: id,
+    details: { sandbox_of: sandboxOf, credits: made?.credits ?? 0 },
+  });
   return id;
 }
 
@@ -339,37 +347,4 @@ export async function lockOrganization(
     .for('no key update');
   if (!found) throw new Refusal('organization_missing');
   return found;
-}
-
-/** Inserts an organization with a new webhook secret. */
-async function insert(
-  tx: Transaction,
-  db: Database,
-  by: ChangedBy,
-  made: Pick<
-    Organization,
-    'id' | 'name' | 'sandboxOf' | 'suspended' | 'webhooksSuspended'
-  >,
-  details: AuditedChange['details'],
-): Promise<Organization> {
-  const { id } = made;
-  await requireRightKey(tx, db.secretKeys);
-  const inserted = await tx
-    .insert(organizations)
-    .values({
-      id,
-      name: made.name,
-      sandboxOf: made.sandboxOf,
-      webhookSecret: newWebhookSecret(db, id),
-      suspended: made.suspended,
-      webhooksSuspended: made.webhooksSuspended,
-    })
-    .returning(ORGANIZATION);
-  await recordAudit(tx, by, {
-    action: 'org.create',
-    organizationId: id,
-    subject: id,
-    details,
-  });
-  return only(inserted);
 }

@@ -14,6 +14,22 @@ create trigger api_keys_announce_change after update on api_keys
   for each row when (old.revoked_at is distinct from new.revoked_at or old.expires_at is distinct from new.expires_at)
   execute function announce_change();
 
+-- Only operators make an ended key valid again, or let it end later. The API may only end keys.
+create function refuse_revival() returns trigger language plpgsql as $$
+begin
+  if not pg_has_role(current_user, 'npe_operator', 'usage') then
+    raise exception 'only operators make an ended key valid again' using errcode = 'insufficient_privilege';
+  end if;
+  return new;
+end $$;
+
+create trigger api_keys_stay_ended before update on api_keys
+  for each row when (
+    (old.revoked_at is not null and new.revoked_at is distinct from old.revoked_at)
+    or (old.expires_at is not null and (new.expires_at is null or new.expires_at > old.expires_at))
+    or (old.leaked and not new.leaked))
+  execute function refuse_revival();
+
 create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
   execute function announce_change();

@@ -31,6 +31,24 @@ end $$;
 create trigger organizations_open_balance after insert on organizations
   for each row execute function open_credit_balance();
 
+-- Makes the sandbox of an open organization, with 10,000 play credits. The API may call this
+-- function, but may neither insert organizations nor grant credits. An organization has at most one
+-- sandbox (organizations_sandbox_of_key), so a second call fails.
+create function open_sandbox(owner text, sandbox text, secret text) returns integer language plpgsql as $$
+declare
+  credits constant integer := 10000;
+begin
+  insert into organizations (id, sandbox_of, name, webhook_secret, suspended, webhooks_suspended)
+  select sandbox, o.id, o.name, secret, o.suspended, o.webhooks_suspended
+    from organizations o
+   where o.id = owner and o.closed_at is null;
+  if not found then
+    raise exception 'no open organization %', owner using errcode = 'insufficient_privilege';
+  end if;
+  insert into ledger_entries (organization_id, kind, amount) values (sandbox, 'grant', credits);
+  return credits;
+end $$;
+
 -- Adds new ledger entries to the balances. The loop updates one organization at a time, for the
 -- same reason as in count_settled_requests (0003_requests.sql).
 create function apply_ledger_entries() returns trigger language plpgsql as $$

@@ -57,7 +57,7 @@ begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
     'sum_settled_requests', 'require_charges', 'count_suppression_change', 'recompute_balance', 'rewrite_entitlement',
-    'settle_hold', 'hold_balances', 'analyze_providers', 'forget_sandbox'
+    'settle_hold', 'hold_balances', 'analyze_providers', 'forget_sandbox', 'open_sandbox'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
     execute format('revoke execute on function %I from public', name);
@@ -66,6 +66,7 @@ end $$;
 grant execute on function recompute_balance, rewrite_entitlement, settle_hold, hold_balances, analyze_providers
   to npe_operator;
 grant execute on function forget_sandbox to npe_worker;
+grant execute on function open_sandbox to npe_api, npe_operator;
 
 -- The ledger. Entries are inserted and never updated. Operators insert grants and adjustments, and
 -- triggers insert the other kinds. The right to update organization_id of credit_balances is
@@ -88,8 +89,10 @@ grant select (webhook_secret, previous_webhook_secret, previous_webhook_secret_e
    on organizations to npe_api;
 grant select on organizations to npe_worker;
 grant select, insert on secret_keys to npe_api, npe_worker, npe_operator;
-grant select, insert, update on organizations, api_keys to npe_operator;
-grant select on api_keys to npe_api;
+grant select, insert, update on organizations to npe_operator;
+-- No role may update the role or the organization of a key. Customers change their keys in the console.
+grant select, insert, update (name, hint, hash, expires_at, revoked_at, leaked) on api_keys to npe_operator;
+grant select, insert, update (name, expires_at, revoked_at, leaked) on api_keys to npe_api;
 grant select (id, organization_id, revoked_at, expires_at) on api_keys to npe_worker;
 grant select, insert, update, delete on console_sessions to npe_api;
 grant select, delete on console_sessions to npe_worker;

@@ -54,6 +54,12 @@ const LEAST: Readonly<Record<string, KeyRole>> = {
   'POST /console/uploads/{upload_id}/continue': 'member',
   'POST /console/uploads/{upload_id}/stop': 'member',
   'POST /console/uploads/{upload_id}/delete': 'member',
+  'GET /console/keys': 'full',
+  'POST /console/keys': 'full',
+  'GET /console/keys/{key_id}': 'full',
+  'POST /console/keys/{key_id}/rename': 'full',
+  'POST /console/keys/{key_id}/rotate': 'full',
+  'POST /console/keys/{key_id}/revoke': 'full',
   'GET /console/sign-in': 'read',
   'GET /console/{unknown*}': 'read',
 };
@@ -65,6 +71,7 @@ const IDS: Readonly<Record<string, string>> = {
   batch_id: newId('bat'),
   delivery_id: newId('msg'),
   upload_id: newId('upl'),
+  key_id: newId('key'),
   'unknown*': 'unknown',
 };
 const REFUSED = /This needs an API key with the role/;

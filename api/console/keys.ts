@@ -1,0 +1,222 @@
+import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import type { ApiKey, IssuedKey } from '../../db/accounts/keys.ts';
+import {
+  createManagedKey,
+  findManagedKey,
+  KeyRefused,
+  listManagedKeys,
+  renameManagedKey,
+  revokeManagedKey,
+  rotateManagedKey,
+} from '../../db/accounts/managed-keys.ts';
+import { isSandbox } from '../../db/accounts/organizations.ts';
+import { endSession, openSession } from '../../db/accounts/sessions.ts';
+import type { Database } from '../../db/connection/client.ts';
+import { isId, newId } from '../../db/connection/ids.ts';
+import { KEY_ROLES } from '../../db/words.ts';
+import { CallFailed } from '../http/call-api.ts';
+import { problem } from '../problems.ts';
+import FAULTS from './key-faults.json' with { type: 'json' };
+import { page } from './page.ts';
+import { SESSION_COOKIE, SIGN_IN, sessionOf } from './session.ts';
+
+// The pages on which a visitor with a `full` key manages the keys of the organization
+// (api/docs/console.md, Keys).
+
+export const KEYS = '/console/keys';
+export const KEY = `${KEYS}/{key_id}`;
+
+/** The time for which a replaced key stays valid, unless the visitor ends it at once. */
+const OVERLAP_MS = 24 * 3_600_000;
+/** A name has 1 to 200 characters, and none that can't be shown. */
+const NAME = /^\P{Cc}{1,200}$/u;
+
+type Form = Readonly<Record<string, unknown>>;
+
+/** Returns the handlers of these pages. */
+export function keyHandlers(db: Database) {
+  return {
+    list: (request, h) => listPage(db, request, h, {}),
+    create: (request, h) => create(db, request, h),
+    show: (request, h) => keyPage(db, request, h, {}),
+    rename: (request, h) => rename(db, request, h),
+    rotate: (request, h) => rotate(db, request, h),
+    revoke: (request, h) => revoke(db, request, h),
+  } satisfies Record<string, Lifecycle.Method>;
+}
+
+async function listPage(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+  form: Form,
+): Promise<ResponseObject> {
+  const { caller } = request.app;
+  const keys = (await listManagedKeys(db, caller)).map((key) => shownKey(request, key));
+  const { role = 'member' } = form;
+  return page(request, h, 'keys', {
+    title: 'Keys',
+    active: keys.filter(({ isActive }) => isActive),
+    ended: keys.filter(({ isActive }) => !isActive),
+    form: { keyId: newId('key'), ...form },
+    is: { [String(role)]: true },
+    canMakeLive: !isSandbox(caller.organizationId),
+  }).code(form.problem === undefined ? 200 : 422);
+}
+
+async function create(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const form = request.payload as Form;
+  const id = newKeyId(form);
+  const name = nameOf(form);
+  const role = KEY_ROLES.find((known) => known === form.role);
+  if (name === null || role === undefined) {
+    const isTest = form.kind === 'test';
+    const given = { name: form.name, role: form.role, isTest };
+    return await listPage(db, request, h, { ...given, problem: NAME_PROBLEM });
+  }
+  const isTest = form.kind === 'test' || isSandbox(request.app.caller.organizationId);
+  const issued = await changing(request, () =>
+    createManagedKey(db, request.app.caller, { id, name, role, isTest }),
+  );
+  return page(request, h, 'new-key', { title: 'New key', ...issued });
+}
+
+const NAME_PROBLEM = 'Enter a name of 1 to 200 characters, and choose a role.';
+
+async function keyPage(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+  form: Form,
+): Promise<ResponseObject> {
+  const key = await refusable(() =>
+    findManagedKey(db, request.app.caller, keyIdOf(request)),
+  );
+  const shown = shownKey(request, key);
+  return page(request, h, 'key', {
+    ...shown,
+    title: key.name,
+    canRotate: shown.isActive && key.expiresAt === null,
+    form: { keyId: newId('key'), name: key.name, ...form },
+  }).code(form.problem === undefined ? 200 : 422);
+}
+
+async function rename(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const form = request.payload as Form;
+  const name = nameOf(form);
+  if (name === null) {
+    const given = { name: form.name, problem: 'Enter a name of 1 to 200 characters.' };
+    return await keyPage(db, request, h, given);
+  }
+  const keyId = keyIdOf(request);
+  await changing(request, () => renameManagedKey(db, request.app.caller, keyId, name));
+  return h.redirect(`${KEYS}/${keyId}`).code(303);
+}
+
+/** Replaces a key. A visitor who replaces the own key goes on with the new one. */
+async function rotate(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const { caller } = request.app;
+  const form = request.payload as Form;
+  const keyId = keyIdOf(request);
+  const isAtOnce = form.old === 'end';
+  const rotation = { newKeyId: newKeyId(form), overlapMs: isAtOnce ? 0 : OVERLAP_MS };
+  const issued = await changing(request, () =>
+    rotateManagedKey(db, caller, keyId, rotation),
+  );
+  const isOwn = keyId === caller.keyId;
+  const context = { title: 'New key', isRotated: true, isAtOnce, isOwn, ...issued };
+  const shown = page(request, h, 'new-key', context);
+  if (isOwn) await changeSession(db, request, shown, issued);
+  return shown;
+}
+
+async function changeSession(
+  db: Database,
+  request: Request,
+  shown: ResponseObject,
+  { id }: IssuedKey,
+): Promise<void> {
+  const session = await openSession(db, id);
+  await endSession(db, sessionOf(request));
+  shown.state(SESSION_COOKIE, session);
+}
+
+/** Revokes a key. A visitor who revokes the own key is signed out. */
+async function revoke(
+  db: Database,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const { caller } = request.app;
+  const keyId = keyIdOf(request);
+  const isLeaked = (request.payload as Form).leaked !== undefined;
+  await changing(request, () => revokeManagedKey(db, caller, keyId, isLeaked));
+  if (keyId !== caller.keyId) return h.redirect(KEYS).code(303);
+  await endSession(db, sessionOf(request));
+  return h.redirect(SIGN_IN).code(303).unstate(SESSION_COOKIE);
+}
+
+/** Makes a change in the turn of the organization. @throws {CallFailed} if it is refused */
+async function changing<T>(request: Request, work: () => Promise<T>): Promise<T> {
+  return await refusable(() => request.app.place.inTurn(work));
+}
+
+async function refusable<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof KeyRefused)) throw error;
+    if (error.fault === 'ended') throw problem('api_key_revoked');
+    const [status, detail] = FAULTS[error.fault] as [number, string];
+    throw new CallFailed(status, { detail });
+  }
+}
+
+/** Returns the id in the path. PostgreSQL rejects some texts, such as those with a NUL. */
+function keyIdOf(request: Request): string {
+  return requireKeyId(request.params.key_id);
+}
+
+/** Returns the id that a form chose for its new key. */
+function newKeyId({ key_id }: Form): string {
+  return requireKeyId(key_id);
+}
+
+function requireKeyId(given: unknown): string {
+  const id = String(given);
+  if (isId('key', id)) return id;
+  const [status, detail] = FAULTS.missing as [number, string];
+  throw new CallFailed(status, { detail });
+}
+
+function nameOf(form: Form): string | null {
+  const name = String(form.name ?? '').trim();
+  return NAME.test(name) ? name : null;
+}
+
+interface ListedKey extends ApiKey {
+  readonly lastUsedAt: Date | null;
+}
+
+/** Returns what a page shows of a key. */
+function shownKey(request: Request, key: ListedKey) {
+  return {
+    ...key,
+    isActive: key.state === 'active',
+    isRevoked: key.state === 'revoked',
+    endsAt: key.revokedAt ?? key.expiresAt,
+    isOwn: key.id === request.app.caller.keyId,
+  };
+}
