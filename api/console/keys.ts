@@ -210,12 +210,18 @@ interface ListedKey extends ApiKey {
   readonly lastUsedAt: Date | null;
 }
 
+/** Returns the word for the state of a key. A key that ends later is not valid for long. */
+function stateOf({ state, expiresAt }: ApiKey): string {
+  if (state === 'inactive') return 'ended';
+  return state === 'active' && expiresAt !== null ? 'ending' : state;
+}
+
 /** Returns what a page shows of a key. */
 function shownKey(request: Request, key: ListedKey) {
   return {
     ...key,
     isActive: key.state === 'active',
-    isRevoked: key.state === 'revoked',
+    status: stateOf(key),
     endsAt: key.revokedAt ?? key.expiresAt,
     isOwn: key.id === request.app.caller.keyId,
   };

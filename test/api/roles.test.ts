@@ -150,8 +150,11 @@ test('a read key signs in to the console, sees no forms, and stays signed in', a
   const { visitor } = await openRole(organizationId, 'read');
   const { text, path } = await visitor.get('/console');
   t.is(path, '/console');
-  t.regex(text, /Signed in as <[^>]+>a read<\/[^>]+> \(read\)/);
+  t.regex(text, /Signed in as <strong>a read<\/strong> \(read\)/);
   t.notRegex(text, />Find emails<\/a>/);
+  const uploads = await visitor.get('/console/uploads');
+  t.notRegex(uploads.text, /type="file"/);
+  t.regex(uploads.text, /Ask a colleague with a full key/);
   const refused = await visitor.get('/console/submit');
   t.is(refused.status, 403);
   t.regex(refused.text, /<h1>Your key may not do this<\/h1>/);

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import test from 'ava';
 import postgres, { type Sql } from 'postgres';
+import { revokeKey } from '../../db/accounts/keys.ts';
 import { openDatabase } from '../../db/connection/client.ts';
 import { OperatorProblem } from '../../db/connection/errors.ts';
 import { migrate } from '../../db/operations/migrate.ts';
@@ -14,6 +15,7 @@ import {
 } from '../support/database.ts';
 import {
   acceptedIds,
+  BY,
   openOrganization,
   RULES,
   submitCommand,
@@ -87,6 +89,8 @@ const TAMPERINGS: Readonly<Record<string, string>> = {
   'entitlements deleted': 'delete from entitlements',
   'the price of a request': 'update requests set cost = 0',
   'a request deleted': 'delete from requests',
+  'the role of a key': "update api_keys set role = 'full'",
+  'a key moved': 'update api_keys set organization_id = organization_id',
   'the owner taken for oneself': 'set role npe_owner',
 };
 const BY_OPERATORS_ALONE: Readonly<Record<string, string>> = {
@@ -115,6 +119,7 @@ for (const [role, forbidden] of [
     const organization = await openOrganization(db, 10);
     const command = submitCommand(organization, { npis: ['2000000010'] });
     acceptedIds(await submit(db, command, { ...RULES, replayMs: 0 }));
+    await revokeKey(db, BY, organization.keyId);
     const books = () => sql`
       select (select jsonb_agg(b order by organization_id) from credit_balances b
                where organization_id = ${organization.organizationId}) as balances,
