@@ -22,8 +22,8 @@ import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
 import { deliveryHandlers } from './deliveries.ts';
 import { FilePool } from './file-pool.ts';
-import { shownSession, timeElement } from './page.ts';
 import { KEY, KEYS, keyHandlers } from './keys.ts';
+import { shownSession, timeElement } from './page.ts';
 import { pageHandlers } from './pages.ts';
 import {
   AUTHORIZED_ROUTE,
