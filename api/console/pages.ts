@@ -15,6 +15,7 @@ import { type Delivery, listedDelivery } from './deliveries.ts';
 import { nameIn, shownName } from './name.ts';
 import { listed, page } from './page.ts';
 import { FACT_COLUMNS, factsByColumn } from './people.ts';
+import { remainingTime } from './remaining.ts';
 import { monthOf, type UsageReport, usageChart } from './usage.ts';
 
 // The pages of the console. They show what the API returns (`callApi`), and the file from which a
@@ -104,11 +105,15 @@ async function batch(
   const [shown] = await listedBatches(db, request, [body.batch]);
   const { organizationId } = request.auth.credentials;
   const facts = await factsAbout(db, organizationId, body.data);
+  const { id, status, total, completed_count } = body.batch;
+  const isRunning = status !== 'completed';
+  const rest = { batchIds: [id], left: total - completed_count, isSubmitting: false };
   return page(request, h, 'batch', {
     ...body,
-    title: shown?.name || body.batch.id,
+    title: shown?.name || id,
     shown,
-    running: body.batch.status !== 'completed',
+    running: isRunning,
+    remaining: isRunning && (await remainingTime(db, rest)),
     customData: shownData(body.custom_data, shown?.name),
     data: body.data.map((result) => ({ ...result, facts: facts.get(result.npi) })),
     deliveries: deliveries.map(listedDelivery),

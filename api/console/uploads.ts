@@ -37,6 +37,7 @@ import { Filling } from './outline.ts';
 import { page } from './page.ts';
 import type { Credits } from './pages.ts';
 import { factCells } from './people.ts';
+import { remainingTime } from './remaining.ts';
 
 // Uploads: a visitor chooses a file, checks its draft, and starts it. A workflow submits its
 // NPIs, and the visitor downloads the file with the results.
@@ -282,6 +283,12 @@ async function progressPage(
   const isRunning = stopReason === null && final < total;
   const canStop = isRunning && submitted < total;
   const isWaiting = canStop && (await readLookupHealth(db, upload.id)).isFailing;
+  let remaining = '';
+  if (isRunning && !isWaiting) {
+    const batchIds = await listUploadBatches(db, upload.id);
+    const rest = { batchIds, left: total - final, isSubmitting: canStop };
+    remaining = await remainingTime(db, rest);
+  }
   return page(request, h, 'upload', {
     ...listedUpload(upload),
     title: upload.fileName,
@@ -294,6 +301,7 @@ async function progressPage(
     isRunning,
     canStop,
     isWaiting,
+    remaining,
     // The results of submitted NPIs still arrive after a stop.
     isOpen: isRunning || final < submitted,
   });

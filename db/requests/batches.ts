@@ -8,6 +8,7 @@ import {
   type Period,
   query,
   run,
+  span,
 } from '../connection/client.ts';
 import { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
@@ -95,6 +96,49 @@ export async function summarizeBatches(
      where b.organization_id = ${organizationId}
        and b.id = any(${sql.param([...batchIds])})`;
   return new Map(rows.map(({ id, ...summary }) => [id, summary]));
+}
+
+/** How fast the results of batches become final. */
+export interface Pace {
+  /** The number of results of the last minutes. */
+  readonly recent: number;
+  /** The milliseconds since the submit of the oldest batch that has one of them, at most `windowMs`. */
+  readonly overMs: number;
+  /** The milliseconds until the last deadline of the batches. */
+  readonly boundMs: number;
+}
+
+/**
+ * Measures how fast results became final within the last `windowMs`. Batches whose results are older
+ * don't count, so a pause before the newest submits changes nothing.
+ */
+export async function measurePace(
+  db: Database,
+  batchIds: readonly string[],
+  windowMs: number,
+): Promise<Pace> {
+  const rows = await run<Pace>(db)`
+    select coalesce(sum(results.recent), 0)::int as recent,
+           coalesce(
+             least(
+               ${windowMs}::float8,
+               extract(epoch from clock_timestamp()
+                 - min(b.created_at) filter (where results.recent > 0)) * 1000
+             ),
+             0
+           )::float8 as "overMs",
+           coalesce(
+             extract(epoch from max(b.deadline_at) - clock_timestamp()) * 1000, 0
+           )::float8 as "boundMs"
+      from batches b
+     cross join lateral (
+       select count(*) as recent
+         from requests r
+        where r.batch_id = b.id
+          and r.settled_at > clock_timestamp() - ${span(windowMs)}
+     ) results
+     where b.id = any(${sql.param([...batchIds])})`;
+  return only(rows);
 }
 
 function matching(

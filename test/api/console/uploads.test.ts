@@ -1,16 +1,31 @@
 import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
+import { createUploadActivities } from '../../../activities/upload.ts';
 import { issueKey, revokeKey } from '../../../db/accounts/keys.ts';
 import { takePlaces } from '../../../db/accounts/limits.ts';
 import { query } from '../../../db/connection/client.ts';
+import { settle } from '../../../db/requests/settle.ts';
 import { uploads } from '../../../db/schema.ts';
 import { cutPart } from '../../../db/uploads/parts.ts';
-import { listUploadBatches, listUploads } from '../../../db/uploads/uploads.ts';
+import {
+  continueUpload,
+  listUploadBatches,
+  listUploads,
+  stopUpload,
+} from '../../../db/uploads/uploads.ts';
 import { startUpload } from '../../../workflows/starts.ts';
-import { fresh } from '../../support/database.ts';
-import { BY, eventually, grant, type Organization } from '../../support/organization.ts';
+import { fresh, openTestDatabase, travel } from '../../support/database.ts';
+import {
+  BY,
+  eventually,
+  grant,
+  type Organization,
+  RULES,
+  WORKER_RULES,
+} from '../../support/organization.ts';
 import { providersIn } from '../../support/providers.ts';
-import { type ApiClient, startStack } from '../../support/stack.ts';
+import { NO_TEMPORAL, quiet } from '../../support/runtime.ts';
+import { type ApiClient, startApi, startStack } from '../../support/stack.ts';
 import { storeEmail } from '../../support/stored.ts';
 import { startedUpload, uploadInParts } from '../../support/uploads.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
@@ -28,6 +43,7 @@ const UPLOADS = '/console/uploads';
 const FOUND = '2000000010';
 const NOT_FOUND = '2000000044';
 const FAILED = '2000000234';
+const MINUTE = 60_000;
 const TWO_PARTS = { parts: 2, size: 1 };
 
 async function signedIn({ apiKey }: Pick<ApiClient, 'apiKey'>): Promise<Visitor> {
@@ -388,6 +404,71 @@ test.serial(
     t.regex(text, /role="alert">Most of the last lookups failed, so this upload waits\./);
   },
 );
+
+test.serial('the remaining time follows the pace of the last minutes', async (t) => {
+  await using database = await openTestDatabase();
+  const clock = await travel(database.url);
+  t.teardown(() => clock.stop());
+  const options = { databaseUrl: database.url, lookupTimeoutMs: 20 * MINUTE };
+  const api = await startApi(options);
+  t.teardown(api.stop);
+  const { db } = api;
+  const rules = { ...WORKER_RULES, lookupTimeoutMs: 20 * MINUTE };
+  const deps = { db, log: quiet, control: NO_TEMPORAL, rules };
+  const { submitNextPart } = createUploadActivities(deps);
+  const client = await api.organization(1000);
+  const { organizationId } = client;
+  const npis = ordinaryNpis('found', 300);
+  const uploadId = await startedUpload(db, client, npis);
+  const visitor = new Visitor(api.baseUrl);
+  await visitor.signIn(client.apiKey);
+  const remaining = async (path = `${UPLOADS}/${uploadId}`) => {
+    const { text } = await visitor.get(path);
+    return /(?:About|More) [^<.]+ left\./.exec(text)?.[0] ?? null;
+  };
+  const end = async (count: number) => {
+    const open = await api.openRequests(organizationId);
+    for (const id of open.slice(0, count))
+      await settle(db, id, 'finished', 'nobody', RULES);
+  };
+
+  for (let part = 0; part < 3; part += 1) await submitNextPart({ uploadId });
+  t.is(await remaining(), null, 'nothing is known yet');
+  await clock.advance(2 * MINUTE);
+  await end(60);
+  t.is(await remaining(), 'About 8 minutes left.', '240 are left, and 30 end per minute');
+  await clock.advance(15 * MINUTE);
+  t.is(await remaining(), null, 'nothing has ended for ten minutes');
+  await end(20);
+  t.is(await remaining(), 'About 2 hours left.', '220 are left, and 2 end per minute');
+
+  await end(100);
+  await stopUpload(db, { organizationId, uploadId });
+  t.is(await remaining(), null, 'it is stopped');
+  await clock.advance(6 * 60 * MINUTE);
+  await continueUpload(db, { organizationId, uploadId }, client.keyId);
+  t.is(await remaining(), null, 'it has just continued');
+  await submitNextPart({ uploadId });
+  await submitNextPart({ uploadId });
+  await clock.advance(3 * MINUTE);
+  await end(60);
+  t.is(await remaining(), 'About 3 minutes left.', 'the pause does not count');
+  await clock.advance(6 * MINUTE);
+  await end(20);
+  t.is(await remaining(), 'About 5 minutes left.');
+  await clock.advance(10 * MINUTE - 1000);
+  t.is(await remaining(), 'About a minute left.', 'the deadline of the last batch');
+
+  await end(40);
+  t.is(await remaining(), null);
+  const { json } = await client.bulk({ npis: npis.slice(0, 20) });
+  await clock.advance(4 * MINUTE);
+  await end(10);
+  const page = `/console/batches/${json.batch_id}`;
+  t.is(await remaining(page), 'About 4 minutes left.');
+  await end(10);
+  t.is(await remaining(page), null);
+});
 
 test.serial('the sweep starts an upload whose workflow is missing', async (t) => {
   const sandbox = await stack.sandboxOf(await stack.organization(0));
