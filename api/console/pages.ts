@@ -4,6 +4,7 @@ import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { summarizeBatches } from '../../db/requests/batches.ts';
 import { type DataItem, readResults } from '../../db/requests/envelope.ts';
+import { readReceipts } from '../../db/requests/receipts.ts';
 import type { CheckResult } from '../../db/words.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
@@ -105,6 +106,7 @@ async function batch(
   const [shown] = await listedBatches(db, request, [body.batch]);
   const { organizationId } = request.auth.credentials;
   const facts = await factsAbout(db, organizationId, body.data);
+  const receipts = await readReceipts(db, organizationId, body.batch.id);
   const { id, status, total, completed_count } = body.batch;
   const isRunning = status !== 'completed';
   const rest = { batchIds: [id], left: total - completed_count, isSubmitting: false };
@@ -115,7 +117,11 @@ async function batch(
     running: isRunning,
     remaining: isRunning && (await remainingTime(db, rest)),
     customData: shownData(body.custom_data, shown?.name),
-    data: body.data.map((result) => ({ ...result, facts: facts.get(result.npi) })),
+    data: body.data.map((result) => ({
+      ...result,
+      facts: facts.get(result.npi),
+      receipt: receipts.get(result.request_id),
+    })),
     deliveries: deliveries.map(listedDelivery),
   });
 }

@@ -47,7 +47,7 @@ grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator, npe_
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator, npe_viewer;
 
 -- Derived rows, such as balances, ledger entries of requests, and counts, are written only by these
--- functions, with the owner's rights. The search path prevents a user's temporary tables from being
+-- functions, with the owner's rights. So is the evidence read that customers may see (receipts_of). The search path prevents a user's temporary tables from being
 -- used instead of ours. The right to execute is revoked from public. Otherwise a user could create
 -- a table with a trigger that calls such a function with forged rows.
 do $$
@@ -57,7 +57,8 @@ begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
     'sum_settled_requests', 'require_charges', 'count_suppression_change', 'recompute_balance', 'rewrite_entitlement',
-    'settle_hold', 'hold_balances', 'analyze_providers', 'forget_sandbox', 'open_sandbox'
+    'settle_hold', 'hold_balances', 'analyze_providers', 'forget_sandbox', 'open_sandbox',
+    'receipts_of'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
     execute format('revoke execute on function %I from public', name);
@@ -67,6 +68,7 @@ grant execute on function recompute_balance, rewrite_entitlement, settle_hold, h
   to npe_operator;
 grant execute on function forget_sandbox to npe_worker;
 grant execute on function open_sandbox to npe_api, npe_operator;
+grant execute on function receipts_of to npe_api;
 
 -- The ledger. Entries are inserted and never updated. Operators insert grants and adjustments, and
 -- triggers insert the other kinds. The right to update organization_id of credit_balances is

@@ -240,7 +240,7 @@ test('a batch page has all results, and they can be downloaded as CSV', async (t
   const visitor = await signedIn(t, client);
   const { text } = await visitor.get(`/console/batches/${batchId}`);
   for (const npi of NPIS) t.true(text.includes(npi));
-  t.regex(text, /<td data-label="Email">[^<]+@[^<]+<\/td>/);
+  t.regex(text, /<td data-label="Email">[^<]+@[^<]+<details>/);
   t.regex(text, /Your receiver accepted it\. Status 200\./);
   const csv = await visitor.get(`/console/batches/${batchId}/results.csv`);
   t.regex(csv.headers.get('content-disposition') ?? '', /^attachment; filename="bat_/);

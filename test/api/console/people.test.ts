@@ -1,5 +1,8 @@
 import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { query } from '../../../db/connection/client.ts';
 import { addSuppression } from '../../../db/privacy/suppressions.ts';
+import { readReceipts } from '../../../db/requests/receipts.ts';
 import { fresh } from '../../support/database.ts';
 import { openWorldAt, personRow, writeMember } from '../../support/nppes.ts';
 import { BY, eventually, type Organization } from '../../support/organization.ts';
@@ -9,7 +12,8 @@ import { storeEmail } from '../../support/stored.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 import { type Seen, Visitor } from '../../support/visitor.ts';
 
-// Tests whose email it is: the public facts next to an NPI in the pages and files of the console.
+// Tests whose email it is: the public facts next to an NPI in the pages and files of the console,
+// and the receipts of emails.
 
 const stack = fresh(test, () => startStack());
 const UPLOADS = '/console/uploads';
@@ -55,6 +59,33 @@ async function storedBatch(client: ApiClient, npis: readonly string[]): Promise<
   const { json } = await client.bulk({ npis });
   await client.completed(json.batch_id);
   return json.batch_id;
+}
+
+/** Returns the lines of the receipts of a page, without their times. */
+function receiptsIn({ text }: Seen): string[][] {
+  const receipts = text.match(/<summary>Receipt<.*?<\/details>/gs) ?? [];
+  return receipts.map((receipt) =>
+    [...receipt.matchAll(/<li>(.*?)<\/li>/g)].map(([, line = '']) =>
+      line.replace(/ <time.*?<\/time>/, '').replaceAll('&#x27;', "'"),
+    ),
+  );
+}
+
+/** Stores evidence about the stored email of an NPI. Each line is a kind and its other values. */
+async function storeEvidence(
+  npi: string,
+  lines: readonly (readonly [kind: string, source: string, verdict: string])[],
+  more: { readonly reason?: string; readonly at?: string } = {},
+): Promise<void> {
+  const { reason = null, at = '-1 minute' } = more;
+  for (const [kind, source, verdict] of lines) {
+    await query(stack.db, (tx) =>
+      tx.execute(sql`
+        insert into email_checks (npi, email, kind, source, verdict, reason, at)
+        values (${npi}, ${`${npi}@x.example`}, ${kind}, ${source}, ${verdict}, ${reason},
+                date_trunc('second', now()) + ${at}::interval)`),
+    );
+  }
 }
 
 /** Returns the name, place, and other facts in the row of an NPI. */
@@ -201,4 +232,149 @@ test('a suppressed person looks like a remembered miss', async (t) => {
   const [first, second] = texts;
   t.true(first?.includes('JANE PUBLIC'));
   t.is(first, second);
+});
+
+const NAMED_ONCE = 'Named by 1 independent source';
+const FORGOTTEN = 'The records of its sources are no longer kept';
+
+test('a lookup, its replay, and a shared lookup have a receipt without vendors', async (t) => {
+  const [npi = ''] = NPIS.splice(0, 1);
+  const clients = [await stack.organization(50), await stack.organization(50)] as const;
+  const batchIds = await Promise.all(
+    clients.map(async (client) => {
+      const { json } = await client.single({ npi });
+      await client.completed(json.batch_id);
+      return json.batch_id;
+    }),
+  );
+  const repeat = (await clients[0].single({ npi })).json.batch_id;
+  const owners = [...clients, clients[0]] as const;
+  const pages: Seen[] = [];
+  for (const [at, batchId] of [...batchIds, repeat].entries()) {
+    const visitor = await signedIn(owners[at] ?? clients[0]);
+    pages.push(await visitor.get(`/console/batches/${batchId}`));
+  }
+  const [first = []] = receiptsIn(pages[0] as Seen);
+  t.regex(first[0] ?? '', /^Last validated: a check of the mailbox succeeded$/);
+  t.regex(first[1] ?? '', /^Named by \d+ independent sources?$/);
+  for (const page of pages) t.deepEqual(receiptsIn(page), [first]);
+  const [, , repeated] = pages;
+  t.regex(repeated?.text ?? '', /free repeat/);
+  const vendors = await query(stack.db, (tx) =>
+    tx.execute<{ source: string }>(sql`
+      select distinct source from email_checks where npi = ${npi} and source <> 'service'`),
+  );
+  t.true(vendors.length > 0);
+  for (const { source } of vendors)
+    for (const { text } of pages) t.false(text.includes(source), source);
+
+  await query(stack.db, (tx) =>
+    tx.execute(sql`delete from email_checks where npi = ${npi}`),
+  );
+  const visitor = await signedIn(clients[0]);
+  const later = await visitor.get(`/console/batches/${repeat}`);
+  t.deepEqual(receiptsIn(later), [['Last validated', FORGOTTEN]]);
+});
+
+test('a receipt counts independent sources before the end of the request', async (t) => {
+  const [npi = '', other = ''] = NPIS.splice(0, 2);
+  const client = await stack.organization(50);
+  await storeEvidence(npi, [
+    ['named', 'alpha', 'valid'],
+    ['named', 'alpha-personal', 'unknown'],
+    ['named', 'beta', 'catch_all'],
+    ['named', 'pattern', 'unknown'],
+    ['named', 'gamma', 'invalid'],
+  ]);
+  await storeEvidence(npi, [['verdict', 'service', 'valid']], { reason: 'two_sources' });
+  await storeEvidence(npi, [['named', 'delta', 'valid']], { at: '1 hour' });
+  const later = { reason: 'mailbox_ok', at: '1 hour' };
+  await storeEvidence(npi, [['verdict', 'service', 'valid']], later);
+  const batchId = await storedBatch(client, [npi, other]);
+  await query(stack.db, (tx) =>
+    tx.execute(sql`update stored_emails set reason = 'mailbox_ok' where npi = ${npi}`),
+  );
+  const visitor = await signedIn(client);
+  const page = await visitor.get(`/console/batches/${batchId}`);
+  t.deepEqual(receiptsIn(page), [
+    [
+      'Last validated: its mail server accepts every address, so only its sources count',
+      'Named by 2 independent sources',
+      "It has the form of other addresses at the employer's domain",
+    ],
+    ['Last validated', NAMED_ONCE],
+  ]);
+});
+
+test('a receipt says what ties an email to the person', async (t) => {
+  const { person, practice, newPlace } = providersIn(stack.db);
+  const [named = '', listed = '', near = '', far = ''] = NPIS.splice(0, 4);
+  const place = newPlace();
+  const endpoint = (npi: string) => ({ endpoint: `MAILTO:${npi}@x.example` });
+  const name = { firstName: 'MARY ANN', lastName: "O'HARA-LI" };
+  await person(null, [], { npi: named, ...name });
+  await person(null, [endpoint(listed)], { npi: listed });
+  await person(place, [], { npi: near });
+  await person(null, [endpoint(far)], { npi: far, origin: 'registry', lastName: 'HARA' });
+  const clinic = await practice('CLINIC', place, [{ endpoint: 'front@x.example' }]);
+  const client = await stack.organization(50);
+  const visitor = await signedIn(client);
+  const emails = { [named]: 'm.hara@x.example', [far]: 'hara@x.example' };
+  for (const [npi, email] of Object.entries(emails))
+    await storeEmail(stack.db, { npi, email });
+  const others = [listed, near];
+  for (const npi of others)
+    await storeEmail(stack.db, { npi, email: `${npi}@x.example` });
+  const npis = [named, listed, near, far];
+  const shown = async () => {
+    const { json } = await client.bulk({ npis });
+    await client.completed(json.batch_id);
+    const receipts = receiptsIn(await visitor.get(`/console/batches/${json.batch_id}`));
+    return receipts.map((lines) => lines.slice(2));
+  };
+  const atPhone =
+    'An organization with the same practice phone has addresses at its domain';
+  const ties = [
+    ["It contains the person's last name"],
+    ['NPPES lists it for this NPI'],
+    [atPhone],
+    [],
+  ];
+  t.deepEqual(await shown(), ties);
+  await query(stack.db, (tx) =>
+    tx.execute(sql`insert into employer_domains (key, domain)
+                   values (${`npi:${clinic}`}, 'x.example')`),
+  );
+  ties[2] = ["Its domain is that of the person's employer", atPhone];
+  t.deepEqual(await shown(), ties);
+});
+
+test('an email that may no longer be shown has no receipt', async (t) => {
+  const [npi = '', kept = ''] = NPIS.splice(0, 2);
+  const client = await stack.organization(50);
+  const path = `/console/batches/${await storedBatch(client, [npi, kept])}`;
+  await addSuppression(stack.db, BY, { kind: 'npi', value: npi });
+  const visitor = await signedIn(client);
+  t.deepEqual(receiptsIn(await visitor.get(path)), [['Last validated', NAMED_ONCE]]);
+  const { organizationId } = await stack.organization(0);
+  const batchId = path.split('/').at(-1) ?? '';
+  t.is((await readReceipts(stack.db, client.organizationId, batchId)).size, 1);
+  t.is((await readReceipts(stack.db, organizationId, batchId)).size, 0);
+});
+
+test('a receipt of a sandbox says that the email is invented', async (t) => {
+  const client = await stack.sandboxOf(await stack.organization(0));
+  const visitor = await signedIn(client);
+  const { json } = await client.single({ npi: '2000000010' });
+  await client.completed(json.batch_id);
+  const { text } = await visitor.get(`/console/batches/${json.batch_id}`);
+  t.regex(text, /<summary>Receipt<\/summary><p>This email is invented/);
+});
+
+test('a batch of 60 has 60 receipts', async (t) => {
+  const npis = ordinaryNpis('found', 60, 9_000_000);
+  const client = await stack.organization(100);
+  const path = `/console/batches/${await storedBatch(client, npis)}`;
+  const receipts = receiptsIn(await (await signedIn(client)).get(path));
+  t.deepEqual(receipts, Array(60).fill(['Last validated', NAMED_ONCE]));
 });
