@@ -132,8 +132,9 @@ export async function startNewTestEvent(
   client: Client,
   taskQueue: string,
   event: TestEventInput,
+  timeoutMs: number,
 ): Promise<void> {
-  await once(startTestEvent(client, taskQueue, event));
+  await once(startTestEvent(client, taskQueue, event, timeoutMs));
 }
 
 /** Waits for the start of a workflow, and ignores that it has already closed. */

@@ -182,12 +182,6 @@ export type UnsentReason =
   | 'counted_too_late'
   | 'secret_unreadable';
 
-/**
- * The longest time from the start of a test event to its result, in milliseconds. After it, no
- * worker sends the test event, because the visitor no longer waits for it.
- */
-export const TEST_EVENT_MS = 18_000;
-
 /** The names of the workflow types, as the Temporal UI shows them. */
 export const WORKFLOWS = {
   batch: 'enrichBatch',

@@ -9,7 +9,6 @@ import {
   NPI,
   ORGANIZATION_ID,
   queuesOf,
-  TEST_EVENT_MS,
   type TestEventInput,
   type UploadInput,
   WORKFLOWS,
@@ -115,6 +114,8 @@ export async function startUpload(
 
 /**
  * Starts the workflow of a test event. If one with this id runs, does nothing.
+ * @param timeoutMs after this time, no worker sends the test event, because its sender no longer
+ * waits for it
  * @throws {WorkflowExecutionAlreadyStartedError} if it has already closed
  * @throws an error if Temporal does not accept it
  */
@@ -122,6 +123,7 @@ export async function startTestEvent(
   client: Client,
   taskQueue: string,
   event: TestEventInput,
+  timeoutMs: number,
 ): Promise<void> {
   const { testId, organizationId } = event;
   await client.workflow.start(WORKFLOWS.testEvent, {
@@ -130,7 +132,7 @@ export async function startTestEvent(
     workflowIdReusePolicy: 'REJECT_DUPLICATE',
     workflowIdConflictPolicy: 'USE_EXISTING',
     args: [event],
-    workflowExecutionTimeout: TEST_EVENT_MS,
+    workflowExecutionTimeout: timeoutMs,
     priority: { fairnessKey: organizationId },
     typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
     memo: { organization_id: organizationId },

@@ -49,7 +49,14 @@ export interface ConsoleDeps {
   readonly site: Site;
   readonly log: Logger;
   readonly check: CheckDeps;
+  /** The page of a test event responds within this time, `TEST_EVENT_MS` by default. */
+  readonly testEventMs?: number | undefined;
 }
+
+/**
+ * An attempt takes up to 15 seconds. A process that stops has 20 seconds for its requests.
+ */
+const TEST_EVENT_MS = 19_000;
 
 /** Our own style sheet and script, forms to our own pages, and nothing else. */
 const POLICY =
@@ -57,7 +64,7 @@ const POLICY =
 
 /** Registers the routes of the console under `/console`. */
 export async function registerConsole(server: Server, deps: ConsoleDeps): Promise<void> {
-  const { site, check, log } = deps;
+  const { site, check, log, testEventMs = TEST_EVENT_MS } = deps;
   const { db } = check;
   await server.register(Vision);
   const templates = Handlebars.create();
@@ -83,7 +90,8 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
     isSecure: site.publicUrl.startsWith('https:'),
   });
   registerConsoleRoutes(server, db);
-  registerSigning(server, { db, log, starter: server.app.starter });
+  const { starter } = server.app;
+  registerSigning(server, { db, log, starter, testEventMs });
   registerKeyRoutes(server, db);
   registerUploadRoutes(server, check);
   server.ext('onPreAuth', rejectForeignForms);

@@ -1,16 +1,17 @@
 import type { Server } from '@hapi/hapi';
 import { testOutcomeOf } from '../../activities/sandbox.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
-import { registerConsole } from '../../api/console/console.ts';
+import { type ConsoleDeps, registerConsole } from '../../api/console/console.ts';
 import { type ApiDeps, createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/connection/changes.ts';
 import type { ApiConfig } from './config.ts';
 
+interface Deps
+  extends Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'trouble'>,
+    Pick<ConsoleDeps, 'testEventMs'> {}
+
 /** Creates the HTTP API from the configuration. It does not listen yet. */
-export async function createApi(
-  config: ApiConfig,
-  deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'trouble'>,
-): Promise<Server> {
+export async function createApi(config: ApiConfig, deps: Deps): Promise<Server> {
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
   const check = { db: deps.db, rules: config, testOutcomeOf };
   const server = createServer({
@@ -27,6 +28,7 @@ export async function createApi(
     trustedProxies: config.trustedProxies,
     poolSize: config.databasePool,
   });
-  await registerConsole(server, { site: config, log: deps.log, check });
+  const { log, testEventMs } = deps;
+  await registerConsole(server, { site: config, log, check, testEventMs });
   return server;
 }

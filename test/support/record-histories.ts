@@ -107,7 +107,8 @@ async function recordOutcomes(): Promise<void> {
 async function recordTestEvent(stack: Stack, organizationId: string): Promise<void> {
   const testId = inventedId('msg', randomUUID());
   const target = encryptSecret(SECRET_KEYS, testId, `${stack.receiver.url}/test`);
-  await startTestEvent(stack.client, stack.taskQueue, { testId, organizationId, target });
+  const event = { testId, organizationId, target };
+  await startTestEvent(stack.client, stack.taskQueue, event, 18_000);
   await save(stack, 'test-event', testId);
 }
 

@@ -71,6 +71,8 @@ export interface ApiOptions extends Partial<ApiConfig> {
   readonly deadlineMs?: number | undefined;
   /** The number of its connections to PostgreSQL. */
   readonly poolSize?: number;
+  /** How long a page waits for a test event. It is long by default, because machines are busy. */
+  readonly testEventMs?: number;
   /** Receives each log line, as JSON text, at the lowest level. */
   readonly onLog?: ((line: string) => void) | undefined;
   readonly temporalAddress?: string;
@@ -155,6 +157,7 @@ export async function startApi(options: ApiOptions = {}) {
   const {
     deadlineMs = BUSY_MS,
     poolSize = 20,
+    testEventMs = BUSY_MS,
     onLog,
     temporalAddress,
     taskQueue = 'nobody',
@@ -196,6 +199,7 @@ export async function startApi(options: ApiOptions = {}) {
     client,
     taskQueue,
     trouble,
+    testEventMs,
   });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();

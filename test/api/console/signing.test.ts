@@ -330,7 +330,7 @@ test('with a wrong SECRETS_KEY the pages say so, and submits and polls go on', a
 
 test('without a worker or Temporal, the page of a test event says so', async (t) => {
   const { databaseUrl } = stack;
-  const idle = await startApi({ databaseUrl });
+  const idle = await startApi({ databaseUrl, testEventMs: 2000 });
   t.teardown(() => idle.stop());
   const away = await startApi({ databaseUrl, temporalAddress: '127.0.0.1:1' });
   t.teardown(() => away.stop());

@@ -165,13 +165,14 @@ test.serial(
       stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
     const fits = await replay(['--since', '1h']);
     t.is(fits.code, 0);
-    t.deepEqual(table(fits.stdout).slice(0, 6), [
+    t.deepEqual(table(fits.stdout).slice(0, 7), [
       ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
       ['enrichBatch', '4', '4', '0', '0'],
       ['lookUpEmail', '4', '4', '0', '0'],
       ['deliver', '1', '1', '0', '0'],
       ['reverify', '0', '0', '0', '0'],
       ['submitUpload', '0', '0', '0', '0'],
+      ['sendTestEvent', '0', '0', '0', '0'],
     ]);
     const pinned = await changed(
       'pinned',
@@ -270,7 +271,7 @@ test.serial(
     t.is(code, 0);
     t.regex(
       stdout,
-      /^warning: no run of reverify, submitUpload was replayed, so the code of these workflows was not checked$/m,
+      /^warning: no run of reverify, submitUpload, sendTestEvent was replayed, so the code of these workflows was not checked$/m,
     );
   },
 );
