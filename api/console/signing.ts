@@ -179,6 +179,7 @@ function shownResult(result: TestEventResult | 'away' | 'late') {
     statusCode,
     durationMs,
     hasDuration: true,
+    isDelivered: /^2/.test(String(statusCode)),
   };
 }
 

@@ -140,8 +140,7 @@ test('a test event is signed with the shown secret, and after a rotation with bo
   const url = `${stack.receiver.url}${path}?token=canary-in-url`;
   const seen = await sendTest(visitor, url);
   t.regex(seen.text, /Your receiver accepted it\./);
-  t.regex(seen.text, /<dt>Status<\/dt><dd>200<\/dd>/);
-  t.regex(seen.text, /<dt>Duration<\/dt><dd>[\d,]+ ms<\/dd>/);
+  t.regex(seen.text, /Status 200\. It took [\d,]+ ms\./);
   const [delivery, ...more] = arrived(`${path}?token=canary-in-url`);
   t.is(more.length, 0);
   if (!delivery) return t.fail('nothing arrived');
@@ -184,9 +183,9 @@ const RESULTS: readonly (readonly [string, Behavior, RegExp])[] = [
   [
     'redirect',
     status(302, { location: 'https://receiver.example/' }),
-    /redirected to another address.*<dt>Status<\/dt><dd>302</s,
+    /redirected to another address.* Status 302\./,
   ],
-  ['500', status(500), /a status that is not 2xx.*<dt>Status<\/dt><dd>500</s],
+  ['500', status(500), /a status that is not 2xx\. Status 500\./],
   ['time-out', silence, /Your receiver did not respond within 15 seconds/],
 ];
 

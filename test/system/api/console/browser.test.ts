@@ -81,6 +81,12 @@ for (const [width, colorScheme] of [
           await page.goto(`${stack.baseUrl}${path}`);
           await checkPage(t, page);
         }
+        await page.goto(`${stack.baseUrl}/console/deliveries`);
+        for (const name of ['Show the secret', 'Rotate the secret']) {
+          await page.getByRole('button', { name }).click();
+          await page.getByRole('button', { name: 'Copy' }).waitFor();
+          await checkPage(t, page);
+        }
         t.deepEqual(trouble, []);
       }
     },
