@@ -324,8 +324,9 @@ function problemPage(
   }
   if (status === 500) return problemView(h, PROBLEMS[500], status, requestId);
   const title = status === 404 ? 'Not found' : 'That did not work';
-  const { organizationId } = request.auth.credentials;
-  const needsCredits = status === 402 && !isSandbox(organizationId);
+  // Without a session, there are no credentials. A 402 always has some.
+  const needsCredits =
+    status === 402 && !isSandbox(request.auth.credentials.organizationId);
   const shown = { title, detail: failed.text(), needsCredits };
   return problemView(h, shown, status, requestId);
 }

@@ -15,6 +15,7 @@ import type { Database } from '../../db/connection/client.ts';
 import { isId, newId } from '../../db/connection/ids.ts';
 import { KEY_ROLES } from '../../db/words.ts';
 import { CallFailed } from '../http/call-api.ts';
+import { readInTurn } from '../http/turn-queue.ts';
 import { problem } from '../problems.ts';
 import FAULTS from './key-faults.json' with { type: 'json' };
 import { page } from './page.ts';
@@ -52,7 +53,8 @@ async function listPage(
   form: Form,
 ): Promise<ResponseObject> {
   const { caller } = request.app;
-  const keys = (await listManagedKeys(db, caller)).map((key) => shownKey(request, key));
+  const found = await readInTurn(request, () => listManagedKeys(db, caller));
+  const keys = found.map((key) => shownKey(request, key));
   const { role = 'member' } = form;
   return page(request, h, 'keys', {
     title: 'Keys',
@@ -93,9 +95,9 @@ async function keyPage(
   h: ResponseToolkit,
   form: Form,
 ): Promise<ResponseObject> {
-  const key = await refusable(() =>
-    findManagedKey(db, request.app.caller, keyIdOf(request)),
-  );
+  const id = keyIdOf(request);
+  const finding = () => findManagedKey(db, request.app.caller, id);
+  const key = await refusable(() => readInTurn(request, finding));
   const shown = shownKey(request, key);
   return page(request, h, 'key', {
     ...shown,

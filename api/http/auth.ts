@@ -61,8 +61,8 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   }));
   server.auth.strategy('api-key', 'api-key');
   server.auth.default('api-key');
-  server.ext('onCredentials', (request, h) => {
-    requireRole(request);
+  server.ext('onCredentials', async (request, h) => {
+    await requireRole(request);
     return h.continue;
   });
 }
@@ -70,14 +70,17 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
 /**
  * Rejects a request whose key has a role that is too low for the route. All routes of the API, of
  * the MCP server, and of the console run this check. A route that states no role needs `full`. The
- * request has counted toward the rate limit of its key, but does not count as a guess of a key.
- * @throws {ApiError} `role_insufficient`
+ * request counts toward the rate limit of its key, but not as a guess of a key.
+ * @throws {ApiError} `role_insufficient`, or the error of a key that is not valid
  */
-function requireRole({ auth, route }: Request): void {
+async function requireRole(request: Request): Promise<void> {
+  const { auth, route, server } = request;
   if (!auth.credentials) return;
   const { role } = auth.credentials;
   const needed = route.settings.app?.role ?? 'full';
   if (hasRole(role, needed)) return;
+  // A page of the console has only found the session so far. This checks and counts its key.
+  if (auth.strategy !== 'api-key') await server.auth.test('api-key', request);
   throw problem('role_insufficient', { needed, role });
 }
 

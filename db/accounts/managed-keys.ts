@@ -141,7 +141,8 @@ export async function renameManagedKey(
 /**
  * Replaces a key by a new one with the same name and role.
  * @param rotation `overlapMs` is the time in milliseconds for which the old key stays valid
- * @throws {KeyRefused} `ended`, `missing`, `sent`, `many`, `inactive`, `rotated`
+ * @throws {KeyRefused} `ended`, `missing`, `sent`, `many`, `inactive`, `rotated`; `last` if the last
+ * `full` key would end at once
  */
 export async function rotateManagedKey(
   db: Database,
@@ -151,6 +152,8 @@ export async function rotateManagedKey(
 ): Promise<IssuedKey> {
   return await change(db, manager, async (tx, by) => {
     const before = await lockManagedKey(tx, manager, keyId);
+    // The new key is shown only once. If its page is lost, the customer needs another full key.
+    if (overlapMs === 0) await requireOtherFull(tx, before);
     await requireRoom(tx, before.organizationId);
     const [issued] = await rotateLocked(tx, by, before, overlapMs, newKeyId);
     return issued;
@@ -170,7 +173,7 @@ export async function revokeManagedKey(
 ): Promise<void> {
   await change(db, manager, async (tx, by) => {
     const before = await lockManagedKey(tx, manager, keyId);
-    if (before.role === 'full' && !before.isTest) await requireOtherFull(tx, before);
+    await requireOtherFull(tx, before);
     await revokeLocked(tx, by, before, leaked);
   });
 }
@@ -236,10 +239,12 @@ async function requireRoom(tx: Transaction, organizationId: string): Promise<voi
   if (keys >= MAX_KEYS) throw new KeyRefused('many');
 }
 
+/** Makes sure that a key is not the last `full` key of a live organization. */
 async function requireOtherFull(
   tx: Transaction,
-  { id, organizationId }: ApiKey,
+  { id, organizationId, role, isTest }: ApiKey,
 ): Promise<void> {
+  if (role !== 'full' || isTest) return;
   const others = and(
     eq(apiKeys.organizationId, organizationId),
     eq(apiKeys.role, 'full'),

@@ -1,9 +1,9 @@
 import test from 'ava';
-import { issueKey } from '../../db/accounts/keys.ts';
+import { issueKey, revokeKey } from '../../db/accounts/keys.ts';
 import { newId } from '../../db/connection/ids.ts';
 import { KEY_ROLES, type KeyRole } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
-import { BY, createCaller } from '../support/organization.ts';
+import { BY, createCaller, eventually } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 import { Visitor } from '../support/visitor.ts';
 
@@ -160,6 +160,24 @@ test('a read key signs in to the console, sees no forms, and stays signed in', a
   t.regex(refused.text, /<h1>Your key may not do this<\/h1>/);
   t.regex(refused.text, /Ask a colleague with a full key/);
   t.is((await visitor.get('/console')).path, '/console');
+});
+
+test('a page that a role may not see counts toward the rate limit, and ends with the key', async (t) => {
+  const { organizationId } = await api.organization();
+  const { visitor, id, caller } = await openRole(organizationId, 'read');
+  const left = async () => {
+    const { headers } = await caller.call('GET', '/api/v1/credits');
+    return Number(/r=(\d+)/.exec(headers.get('ratelimit') ?? '')?.[1]);
+  };
+  const before = await left();
+  t.is((await visitor.get('/console/submit')).status, 403);
+  t.is(before - (await left()), 2);
+  await revokeKey(api.db, BY, id);
+  const ended = async () => (await visitor.get('/console/submit')).path;
+  const path = await eventually(async () =>
+    (await ended()) === '/console/submit' ? null : await ended(),
+  );
+  t.regex(path, /^\/console\/sign-in/);
 });
 
 test('a read key spends nothing through an assistant', async (t) => {

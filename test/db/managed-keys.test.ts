@@ -133,7 +133,7 @@ test('the same form creates one key, even if it is sent twice at once', async (t
   t.is((await sql`select from api_keys where id = ${id}`).length, 1);
 });
 
-test('the last full key of an organization cannot be revoked, but can be rotated', async (t) => {
+test('the last full key of an organization cannot end at once, but can be rotated', async (t) => {
   const manager = await openManager();
   await create(manager);
   const revoke = () => revokeManagedKey(api, manager, manager.keyId, true);
@@ -141,9 +141,15 @@ test('the last full key of an organization cannot be revoked, but can be rotated
   const ending = await create(manager, { role: 'full' });
   await sql`update api_keys set expires_at = now() + interval '1 hour' where id = ${ending.id}`;
   await t.throwsAsync(revoke(), fault('last'), 'one that is about to end does not count');
-  const rotation = { newKeyId: newId('key'), overlapMs: 0 };
-  const next = await rotateManagedKey(api, manager, manager.keyId, rotation);
-  t.deepEqual([await stateOf(manager), await stateOf(next)], ['inactive', 'active']);
+  const rotate = (overlapMs: number) =>
+    rotateManagedKey(api, manager, manager.keyId, { newKeyId: newId('key'), overlapMs });
+  await t.throwsAsync(
+    rotate(0),
+    fault('last'),
+    'the page with its successor may be lost',
+  );
+  const next = await rotate(3_600_000);
+  t.deepEqual([await stateOf(manager), await stateOf(next)], ['active', 'active']);
   const successor = { ...manager, keyId: next.id };
   await t.throwsAsync(revokeManagedKey(api, successor, next.id, false), fault('last'));
   t.is((await revokeKey(db, BY, next.id)).state, 'revoked', 'operators still can');
@@ -250,7 +256,7 @@ test('keys that replace each other quickly count toward the limit of keys', asyn
     await revokeManagedKey(api, manager, id, false);
   }
   await t.throwsAsync(create(manager), fault('many'));
-  const rotation = { newKeyId: newId('key'), overlapMs: 0 };
+  const rotation = { newKeyId: newId('key'), overlapMs: 3_600_000 };
   await t.throwsAsync(
     rotateManagedKey(api, manager, manager.keyId, rotation),
     fault('many'),

@@ -136,6 +136,7 @@ test('a replaced key works for 24 more hours, or ends at once', async (t) => {
 test('a visitor who replaces the own key goes on with the new one', async (t) => {
   const { visitor, keyId } = await openVisitor();
   const copy = visitor.copy();
+  await make(visitor, { role: 'full' });
   const { text, token } = await visitor.get(`/console/keys/${keyId}`);
   const [, key_id = ''] = /name="key_id" value="([^"]+)"/.exec(text) ?? [];
   const form = { form_token: token, key_id, old: 'end' };
