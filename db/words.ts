@@ -90,6 +90,16 @@ export const REASONS = {
   verifier_working: 'a verifier did not finish its check',
 } as const;
 export type Reason = keyof typeof REASONS;
+/**
+ * The reasons that customers may know, because NPPES or the number itself shows them too. All others
+ * read like a lookup without an email.
+ */
+export const PUBLIC_REASONS = [
+  'check_digit',
+  'organization_npi',
+  'deactivated',
+] as const satisfies readonly Reason[];
+export type PublicReason = (typeof PUBLIC_REASONS)[number];
 /** The reasons why an NPI is not looked up. */
 export type NpiRefusal = Extract<
   Reason,

@@ -144,6 +144,7 @@ function registerConsoleRoutes(server: Server, db: Database): void {
   const forms = {
     '/console/check': handlers.check,
     '/console/submit': handlers.submit,
+    [`${BATCH}/again`]: handlers.again,
     [`${BATCH}/deliveries/{delivery_id}/resend`]: deliveryHandlers.resend,
     '/console/deliveries': deliveryHandlers.resendFailed,
   };
@@ -268,6 +269,7 @@ function registerUploadRoutes(server: Server, check: CheckDeps): void {
   const forms = {
     [`${UPLOAD}/start`]: handlers.start,
     [`${UPLOAD}/continue`]: handlers.continue,
+    [`${UPLOAD}/again`]: handlers.again,
     [`${UPLOAD}/stop`]: handlers.stop,
     [`${UPLOAD}/delete`]: handlers.delete,
   };

@@ -26,7 +26,7 @@ export function outlineOf(contacts: Contacts): Uint8Array {
     email_last_validated: null,
     status: '',
     replayed: false,
-  };
+  } as const;
   const places = contacts.rows.map(
     ({ npi }) => [npi ?? '', { ...empty, email: `${MARK}${npi}` }] as const,
   );

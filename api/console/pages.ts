@@ -3,14 +3,20 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { summarizeBatches } from '../../db/requests/batches.ts';
-import { type DataItem, readResults } from '../../db/requests/envelope.ts';
+import {
+  type DataItem,
+  readResults,
+  type ShownItem,
+} from '../../db/requests/envelope.ts';
 import { readReceipts } from '../../db/requests/receipts.ts';
 import type { CheckResult } from '../../db/words.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
+import { whyNoEmail } from '../files/result-rows.ts';
 import { CallFailed, callApi } from '../http/call-api.ts';
 import { sendCsv } from '../http/csv.ts';
 import { MAX_NPIS } from '../http/submit-body.ts';
 import { factsOf } from '../routes/check.ts';
+import { againHandler, againOf, failedIn, offerOf } from './again.ts';
 import { choicesOf, type Prices, RESULTS, summaryOf, type Totals } from './check.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
 import { nameIn, shownName } from './name.ts';
@@ -33,9 +39,8 @@ interface Batch {
 interface Envelope {
   readonly batch: Batch;
   readonly webhook: { readonly url: string; readonly mode: string } | null;
-  readonly custom_data: object | null;
+  readonly custom_data: Readonly<Record<string, unknown>> | null;
   readonly usage: { readonly credits_used: number };
-  readonly data: readonly DataItem[];
 }
 
 export interface Credits {
@@ -105,7 +110,9 @@ async function batch(
   }
   const [shown] = await listedBatches(db, request, [body.batch]);
   const { organizationId } = request.auth.credentials;
-  const facts = await factsAbout(db, organizationId, body.data);
+  const data = await resultsOf(db, organizationId, body.batch.id);
+  const facts = await factsAbout(db, organizationId, data);
+  const hidden = [shown?.name && 'name', againOf(body.custom_data) && 'again_of'];
   const receipts = await readReceipts(db, organizationId, body.batch.id);
   const { id, status, total, completed_count } = body.batch;
   const isRunning = status !== 'completed';
@@ -116,10 +123,14 @@ async function batch(
     shown,
     running: isRunning,
     remaining: isRunning && (await remainingTime(db, rest)),
-    customData: shownData(body.custom_data, shown?.name),
-    data: body.data.map((result) => ({
+    customData: shownData(body.custom_data, hidden),
+    againOf: againOf(body.custom_data),
+    // The page of an upload looks up what failed in all its batches.
+    again: shown?.uploadId ? null : offerOf(await failedIn(db, request)),
+    data: data.map((result) => ({
       ...result,
       facts: facts.get(result.npi),
+      why: whyNoEmail(result),
       receipt: receipts.get(result.request_id),
     })),
     deliveries: deliveries.map(listedDelivery),
@@ -251,16 +262,16 @@ async function results(
   const { organizationId } = request.app.caller;
   const batchId = String(request.params.batch_id);
   return await sendCsv({ request, h }, `${batchId}.csv`, COLUMNS, async (use) => {
-    // PostgreSQL rejects some texts, such as those with a NUL.
-    const ids = isId('bat', batchId) ? [batchId] : [];
-    const items: DataItem[] = [];
-    await readResults(db, organizationId, ids, async (part) => {
-      items.push(...part);
-    });
+    const items = await resultsOf(db, organizationId, batchId);
     if (items.length === 0)
       throw new CallFailed(404, { detail: 'You have no batch with this id.' });
     const facts = await factsAbout(db, organizationId, items);
-    await use(items.map((item) => ({ ...item, ...factsByColumn(facts.get(item.npi)) })));
+    const rows = items.map((item) => ({
+      ...item,
+      reason: whyNoEmail(item),
+      ...factsByColumn(facts.get(item.npi)),
+    }));
+    await use(rows);
   });
 }
 
@@ -292,11 +303,25 @@ function readPasted(text: string): {
   return { npis, problem: problems.slice(0, MAX_NAMED).join(' ') };
 }
 
-/** Returns custom data as text, or null if it has only the name that the page shows. */
-function shownData(data: object | null, name = ''): string | null {
-  if (data === null) return null;
-  const isOnlyName = name !== '' && Object.keys(data).length === 1;
-  return isOnlyName ? null : JSON.stringify(data, null, 2);
+/** Returns custom data as text, or null if it has only members that the page shows elsewhere. */
+function shownData(
+  data: Envelope['custom_data'],
+  shown: readonly (string | null | undefined)[],
+): string | null {
+  if (data === null || Object.keys(data).every((name) => shown.includes(name)))
+    return null;
+  return JSON.stringify(data, null, 2);
+}
+
+/** Reads the results of a batch, which are none for an unknown id. */
+async function resultsOf(db: Database, organizationId: string, batchId: string) {
+  // PostgreSQL rejects some texts, such as those with a NUL.
+  const ids = isId('bat', batchId) ? [batchId] : [];
+  const items: ShownItem[] = [];
+  await readResults(db, organizationId, ids, async (part) => {
+    items.push(...part);
+  });
+  return items;
 }
 
 /** Reads the public facts about the NPIs of a batch. */
@@ -333,6 +358,7 @@ const COLUMNS = [
   'email_type',
   'email_last_validated',
   'replayed',
+  'reason',
   ...FACT_COLUMNS,
 ] as const;
 
@@ -342,6 +368,7 @@ export function pageHandlers(db: Database) {
     overview: (request, h) => overview(db, request, h),
     batches: (request, h) => batches(db, request, h),
     batch: (request, h) => batch(db, request, h),
+    again: againHandler(db),
     showSubmit,
     check: (request, h) => check(db, request, h),
     submit: (request, h) => submit(db, request, h),

@@ -1,8 +1,9 @@
 import type { Readable } from 'node:stream';
 import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
+import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
-import { type DataItem, readResults } from '../../db/requests/envelope.ts';
+import { readResults, type ShownItem } from '../../db/requests/envelope.ts';
 import { readLookupHealth } from '../../db/uploads/parts.ts';
 import {
   continueUpload,
@@ -17,6 +18,7 @@ import {
   MAX_UPLOADS,
   readOutline,
   readUploadFile,
+  repeatFailed,
   startUpload,
   stopUpload,
   type Upload,
@@ -94,6 +96,15 @@ export function uploadHandlers(deps: UploadPagesDeps) {
       const continuing = () => continueUpload(db, idOf(request), keyId);
       const isContinued = await request.app.place.inTurn(continuing);
       if (isContinued) await startSubmitting(deps, request, 'TERMINATE_EXISTING');
+      return h.redirect(pathOf(upload)).code(303);
+    },
+    again: async (request, h) => {
+      const upload = await requireUpload(db, request);
+      const { keyId } = request.app.caller;
+      const repeating = () => repeatFailed(db, idOf(request), keyId);
+      const isRepeated = await request.app.place.inTurn(repeating);
+      // The earlier workflow may be about to end, so it is not left to do this.
+      if (isRepeated) await startSubmitting(deps, request, 'TERMINATE_EXISTING');
       return h.redirect(pathOf(upload)).code(303);
     },
     stop: async (request, h) => {
@@ -230,7 +241,7 @@ async function sendResults(
   const name = encodeURIComponent(`${fileName.replace(FILE_ENDING, '')}-enriched.csv`);
   return await sendFile(request, h, `filename*=UTF-8''${name}`, async (send) => {
     const { organizationId } = request.app.caller;
-    const results = new Map<string, DataItem>();
+    const results = new Map<string, ShownItem>();
     await readResults(
       db,
       organizationId,
@@ -293,7 +304,7 @@ async function progressPage(
     ...listedUpload(upload),
     title: upload.fileName,
     ...results,
-    canRepeat: results.failed > 0,
+    again: upload.submittedAt && final === total && againOf(upload, results.failed),
     percent: Math.floor((100 * final) / total),
     stopped: stopReason && STOPPED[stopReason],
     needsCredits: stopReason === 'credits',
@@ -305,6 +316,11 @@ async function progressPage(
     // The results of submitted NPIs still arrive after a stop.
     isOpen: isRunning || final < submitted,
   });
+}
+
+/** Returns the number of NPIs whose lookup failed, and the highest price of new lookups. */
+function againOf({ requestedType }: Upload, count: number) {
+  return count > 0 && { count, credits: count * PRICES[requestedType ?? 'any'] };
 }
 
 /** @throws {CallFailed} 404 if the organization of the session has no such upload */

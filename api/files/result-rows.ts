@@ -2,13 +2,22 @@ import { ADDED, type Contact, type Contacts } from './table.ts';
 
 // The rows of a result file. The command and the console of the service use it.
 
-/** The fields of a result that become cells. A request that is not final has its status. */
-export interface Cells {
+/** What decides why a result has no email. */
+export interface Outcome {
   readonly email: string | null;
+  /** Empty for a place of an outline. */
+  readonly status: 'completed' | 'not_found' | 'failed' | 'in-progress' | 'accepted' | '';
+  /** The public reason why nothing was looked up. The API does not return it. */
+  readonly refusal?: 'check_digit' | 'organization_npi' | 'deactivated' | null;
+  /** The day of a deactivation, such as `2026-01-05`, if an NPPES file has it. */
+  readonly deactivated_on?: string | null;
+}
+
+/** The fields of a result that become cells. A request that is not final has its status. */
+export interface Cells extends Outcome {
   readonly email_type: string | null;
   readonly email_last_validated: string | null;
   readonly replayed: boolean;
-  readonly status: string;
 }
 
 /** Returns the options of csv-stringify that write the result in the format of the input. */
@@ -91,15 +100,50 @@ export function cellsOf(result: Cells | undefined, missing: string): readonly st
     email_type ?? '',
     email_last_validated ?? '',
     status,
-    reasonOf(result),
+    whyNoEmail(result) || (result.replayed ? 'paid for before' : ''),
   ];
 }
 
-function reasonOf({ status, replayed }: Cells): string {
-  if (status === 'failed') {
-    return 'look it up again (not finished in time)';
+/**
+ * Returns in plain words why a result has no email, or an empty text if it has one. Pages and files
+ * use only these words. A suppressed person reads like one for whom no email was found.
+ */
+export function whyNoEmail({ email, status, refusal, deactivated_on }: Outcome): string {
+  if (email !== null) return '';
+  switch (status) {
+    case 'not_found':
+      return refusal ? refusalText(refusal, deactivated_on) : 'no email found';
+    case 'failed':
+      return 'not finished in time and not charged: look it up again';
+    case 'completed':
+      // It was deleted after its time, or the person objected. Both read the same.
+      return 'no longer available';
+    case 'accepted':
+    case 'in-progress':
+      return 'not finished yet';
+    case '':
+      return '';
+    default:
+      return status satisfies never;
   }
-  return replayed ? 'paid for before' : '';
+}
+
+function refusalText(
+  refusal: NonNullable<Outcome['refusal']>,
+  deactivatedOn: string | null = null,
+): string {
+  switch (refusal) {
+    case 'check_digit':
+      return 'not an NPI (wrong check digit)';
+    case 'organization_npi':
+      return 'NPI of an organization';
+    case 'deactivated':
+      return deactivatedOn === null
+        ? 'deactivated NPI'
+        : `NPI deactivated on ${deactivatedOn}`;
+    default:
+      return refusal satisfies never;
+  }
 }
 
 /**

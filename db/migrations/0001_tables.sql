@@ -563,6 +563,7 @@ CREATE TABLE "upload_parts" (
 	"position" integer NOT NULL,
 	"npis" text[] NOT NULL,
 	"batch_id" text,
+	"is_repeat" boolean DEFAULT false NOT NULL,
 	CONSTRAINT "upload_parts_pkey" PRIMARY KEY("upload_id","position"),
 	CONSTRAINT "upload_parts_batch_id_key" UNIQUE("batch_id"),
 	CONSTRAINT "upload_parts_npis_check" CHECK (cardinality(npis) between 1 and 60)

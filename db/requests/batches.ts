@@ -11,7 +11,8 @@ import {
   span,
 } from '../connection/client.ts';
 import { batches } from '../schema.ts';
-import type { BatchStatus } from '../words.ts';
+import type { BatchStatus, RequestedType } from '../words.ts';
+import type { IdempotencyKey } from './idempotency.ts';
 
 /**
  * The filters for a list of batches. A null filter matches every batch. The period is that of the
@@ -139,6 +140,49 @@ export async function measurePace(
      ) results
      where b.id = any(${sql.param([...batchIds])})`;
   return only(rows);
+}
+
+/** What can be looked up again of a batch that is completed. */
+export interface FailedPart {
+  readonly requestedType: RequestedType;
+  readonly customData: string | null;
+  /** The different NPIs whose lookup failed. */
+  readonly npis: readonly string[];
+  /** The batch that looks them up again, while its Idempotency-Key is kept. */
+  readonly repeatedBy: string | null;
+}
+
+/**
+ * Reads what failed in a completed batch.
+ * @param again the Idempotency-Key of the batch that looks it up again
+ * @returns null if the organization has no such batch, if it is not completed, or if nothing failed
+ */
+export async function readFailed(
+  db: Database,
+  organizationId: string,
+  batchId: string,
+  again: Pick<IdempotencyKey, 'method' | 'path' | 'key'>,
+): Promise<FailedPart | null> {
+  const [part = null] = await run<FailedPart>(db)`
+    select b.requested_type as "requestedType",
+           b.custom_data as "customData",
+           failed.npis,
+           (select response::json ->> 'batch_id'
+              from idempotency_keys
+             where organization_id = ${organizationId}
+               and method = ${again.method} and path = ${again.path} and key = ${again.key}
+               and expires_at > clock_timestamp()) as "repeatedBy"
+      from batches b
+     cross join lateral (
+       select array_agg(npi order by first) as npis
+         from (
+           select npi, min(position) as first from requests
+            where batch_id = b.id and status = 'failed'
+            group by npi) r
+     ) failed
+     where b.id = ${batchId} and b.organization_id = ${organizationId}
+       and b.status = 'completed' and failed.npis is not null`;
+  return part;
 }
 
 function matching(

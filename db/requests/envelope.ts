@@ -2,7 +2,12 @@ import { sql } from 'drizzle-orm';
 import { type Database, statement } from '../connection/client.ts';
 import { readByCursor } from '../connection/cursor.ts';
 import type { batches, requests } from '../schema.ts';
-import type { DeliveryState, RequestStatus } from '../words.ts';
+import {
+  type DeliveryState,
+  PUBLIC_REASONS,
+  type PublicReason,
+  type RequestStatus,
+} from '../words.ts';
 
 // The envelope is the JSON object that polls return and webhook deliveries send
 // (api/docs/lifecycle.md, The envelope). This file builds it for all of them, so that they have the
@@ -259,27 +264,48 @@ export async function findEnvelopeState(
 /** The number of results that are in memory at once when a file is read. */
 const FILE_PART = 100;
 
+/** A result as the console shows it. The envelope does not have the last two fields. */
+export interface ShownItem extends DataItem {
+  readonly refusal: PublicReason | null;
+  /** The day of a deactivation, if an NPPES file has it. */
+  readonly deactivated_on: string | null;
+}
+
 /**
- * Reads the results of batches for a file, in the order in which the client listed them, and waits
- * for `work` after some of them. Leaves out batches that are not the organization's.
+ * Reads the results of batches for a page or a file, in the order in which the client listed them,
+ * and waits for `work` after some of them. Leaves out batches that are not the organization's.
  */
 export async function readResults(
   db: Database,
   organizationId: string,
   batchIds: readonly string[],
-  work: (results: readonly DataItem[]) => Promise<void>,
+  work: (results: readonly ShownItem[]) => Promise<void>,
 ): Promise<void> {
   const statement = sql`
-    select ${ITEM}
+    select ${ITEM}, refused.refusal, d.deactivated_on::text as "deactivatedOn"
       from unnest(${sql.param(batchIds)}::text[]) with ordinality part (id, n)
       join batches b on b.id = part.id and b.organization_id = ${organizationId}
       join requests r on r.batch_id = b.id
      cross join suppression_changes s
      cross join ${GIVEN}
+     cross join lateral (
+       select case when r.reason = any(${sql.param([...PUBLIC_REASONS])}::text[]) then r.reason end
+                as refusal) refused
+      left join providers d
+        on d.npi = r.npi and d.origin = 'nppes' and refused.refusal = 'deactivated'
      order by part.n, r.position`;
-  await readByCursor<Item>(db, statement, FILE_PART, (items) =>
-    work(items.map(dataItem)),
+  await readByCursor<Item & Refused>(db, statement, FILE_PART, (items) =>
+    work(items.map(shownItem)),
   );
+}
+
+interface Refused {
+  readonly refusal: PublicReason | null;
+  readonly deactivatedOn: string | null;
+}
+
+function shownItem({ refusal, deactivatedOn, ...item }: Item & Refused): ShownItem {
+  return { ...dataItem(item), refusal, deactivated_on: deactivatedOn };
 }
 
 /**

@@ -1,5 +1,6 @@
 import { sql } from 'drizzle-orm';
 import {
+  boolean,
   check,
   foreignKey,
   index,
@@ -91,6 +92,8 @@ export const uploadParts = pgTable(
     npis: text('npis').array().notNull(),
     /** Null until the part is submitted. */
     batchId: text('batch_id'),
+    /** True if its NPIs are also in earlier parts, in which their lookups failed. */
+    isRepeat: boolean('is_repeat').notNull().default(false),
   },
   (table) => [
     primaryKey({

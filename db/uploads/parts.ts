@@ -141,7 +141,7 @@ export async function cutPart(
 ): Promise<void> {
   await run(db)`
     with whole as (
-      select npis from upload_parts
+      select npis, is_repeat from upload_parts
        where upload_id = ${uploadId} and position = ${position} and batch_id is null
          for update
     ), cut as (
@@ -149,8 +149,8 @@ export async function cutPart(
         from whole
        where p.upload_id = ${uploadId} and p.position = ${position}
     )
-    insert into upload_parts (upload_id, position, npis)
-    select ${uploadId}, last.position + 1, whole.npis[${size}::int + 1:]
+    insert into upload_parts (upload_id, position, npis, is_repeat)
+    select ${uploadId}, last.position + 1, whole.npis[${size}::int + 1:], whole.is_repeat
       from whole,
            (select max(position) as position from upload_parts where upload_id = ${uploadId}) last`;
 }

@@ -92,6 +92,13 @@ export async function findUpload(
   return upload;
 }
 
+/**
+ * The number of NPIs in parts that repeat failed lookups. Each has an earlier request, which is final
+ * and failed. Every count subtracts it, so that only the last request for an NPI counts.
+ */
+const REPEATED = sql`coalesce(
+  sum(cardinality(${uploadParts.npis})) filter (where ${uploadParts.isRepeat}), 0)::int`;
+
 async function selectUploads(db: Database, where: SQL | undefined) {
   // The file is left out, because it can have 5 MB.
   const { content, ...columns } = getTableColumns(uploads);
@@ -100,10 +107,10 @@ async function selectUploads(db: Database, where: SQL | undefined) {
       .select({
         ...columns,
         /** The number of different NPIs, 0 for a draft. */
-        total: sql<number>`coalesce(sum(cardinality(${uploadParts.npis})), 0)::int`,
-        submitted: sql<number>`coalesce(sum(${batches.total}), 0)::int`,
-        /** The number of NPIs whose request is final. */
-        final: sql<number>`coalesce(sum(${batches.completedCount}), 0)::int`,
+        total: sql<number>`coalesce(sum(cardinality(${uploadParts.npis})), 0)::int - ${REPEATED}`,
+        submitted: sql<number>`coalesce(sum(${batches.total}), 0)::int - ${REPEATED}`,
+        /** The number of NPIs whose last request is final. */
+        final: sql<number>`coalesce(sum(${batches.completedCount}), 0)::int - ${REPEATED}`,
       })
       .from(uploads)
       .leftJoin(uploadParts, eq(uploadParts.uploadId, uploads.id))
@@ -154,7 +161,10 @@ export type UploadResults = Readonly<
   Record<'found' | 'replayed' | 'notFound' | 'failed' | 'credits', number>
 >;
 
-/** Counts the results of an upload. Replays are not counted as found. */
+/**
+ * Counts the results of an upload. Replays are not counted as found, and failed lookups are not
+ * counted if they are repeated.
+ */
 export async function countUploadResults(
   db: Database,
   uploadId: string,
@@ -163,7 +173,10 @@ export async function countUploadResults(
     select count(*) filter (where r.status = 'completed' and not r.replayed)::int as found,
            count(*) filter (where r.replayed)::int as replayed,
            count(*) filter (where r.status = 'not_found')::int as "notFound",
-           count(*) filter (where r.status = 'failed')::int as failed,
+           count(*) filter (where r.status = 'failed')::int
+             - (select coalesce(sum(cardinality(npis)), 0)::int
+                  from upload_parts
+                 where upload_id = ${uploadId} and is_repeat) as failed,
            coalesce(sum(r.credits_used), 0)::int as credits
       from upload_parts p
       join requests r on r.batch_id = p.batch_id
@@ -291,6 +304,55 @@ export async function continueUpload(
       .returning({ id: uploads.id }),
   );
   return continued.length > 0;
+}
+
+/**
+ * Adds the NPIs whose last lookup failed as new parts, for its workflow to submit with this key, and
+ * keeps the upload for seven days from now. It is one statement on the row of the upload: a second
+ * one waits for that row, and then finds that parts are left to submit.
+ * @returns false if the organization has no such upload, if it is still running, or if no lookup
+ * failed
+ */
+export async function repeatFailed(
+  db: Database,
+  { organizationId, uploadId }: UploadId,
+  apiKeyId: string,
+): Promise<boolean> {
+  const inserted = await run(db)`
+    with newest as (
+      select distinct on (r.npi) r.npi, r.status, p.position as part, r.position
+        from upload_parts p
+        join requests r on r.batch_id = p.batch_id
+       where p.upload_id = ${uploadId}
+       order by r.npi, p.position desc
+    ), failed as (
+      select npi, row_number() over (order by part, position) as n
+        from newest
+       where status = 'failed'
+    ), again as (
+      update uploads
+         set submitted_at = null,
+             api_key_id = ${apiKeyId},
+             checked_at = clock_timestamp(),
+             expires_at = clock_timestamp() + interval '7 days'
+       where id = ${uploadId} and organization_id = ${organizationId}
+         and submitted_at is not null
+         and exists (select from failed)
+         and not exists (
+           select from upload_parts p
+             join batches b on b.id = p.batch_id
+            where p.upload_id = ${uploadId} and b.completed_count < b.total)
+      returning id
+    )
+    insert into upload_parts (upload_id, position, npis, is_repeat)
+    select again.id, last.position + part.n, part.npis, true
+      from again,
+           (select max(position) as position from upload_parts where upload_id = ${uploadId}) last,
+           (select ceil(n / ${PART}::float8)::int as n, array_agg(npi order by failed.n) as npis
+              from failed
+             group by 1) part
+    returning position`;
+  return inserted.length > 0;
 }
 
 /**

@@ -247,11 +247,11 @@ test('a batch page has all results, and they can be downloaded as CSV', async (t
   const [header, first, second] = csv.text.split('\r\n');
   t.is(
     header,
-    'npi,status,email,email_type,email_last_validated,replayed,' +
+    'npi,status,email,email_type,email_last_validated,replayed,reason,' +
       'npi_name,npi_credential,npi_city,npi_state,npi_specialty',
   );
-  t.regex(first ?? '', /^2000000010,completed,\S+@\S+,professional,20\S+Z,false,,,,,$/);
-  t.is(second, '2000000044,not_found,,,,false,,,,,');
+  t.regex(first ?? '', /^2000000010,completed,\S+@\S+,professional,20\S+Z,false,,,,,,$/);
+  t.is(second, '2000000044,not_found,,,,false,no email found,,,,,');
 });
 
 test('a pasted list is checked before it is submitted, once per form', async (t) => {

@@ -148,7 +148,7 @@ test.serial(
       lines[1] ?? '',
       /^"Ana; MD";2000000010;;;;;;\S+@\S+;professional;20\S+Z;completed;$/,
     );
-    t.is(lines[2], 'Bo;2000000044.0;;;;;;;;;not_found;');
+    t.is(lines[2], 'Bo;2000000044.0;;;;;;;;;not_found;no email found');
     t.is(lines[4], 'Di;12;;;;;;;;;not_asked;has 2 instead of 10 digits');
   },
 );
@@ -481,6 +481,27 @@ test.serial('the sweep starts an upload whose workflow is missing', async (t) =>
   const visitor = await signedIn(sandbox);
   const { text } = await until(visitor, `${UPLOADS}/${uploadId}`, 'completed');
   t.regex(text, /<dt>Done<\/dt><dd>2 of 2<\/dd>/);
+});
+
+test.serial('the workflow of an upload runs again for what failed', async (t) => {
+  const client = await stack.sandboxOf(await stack.organization(0));
+  const visitor = await signedIn(client);
+  const draft = await upload(visitor, ['npi', FOUND, NOT_FOUND, FAILED].join('\n'));
+  await start(visitor, draft);
+  const done = await until(visitor, draft.path, 'completed');
+  t.regex(done.text, />Look up 1 NPI again: at most 1 credit<\/button>/);
+  const form = { form_token: done.token };
+  await visitor.post(`${draft.path}/again`, form);
+  const uploadId = draft.path.split('/').at(-1) ?? '';
+  await eventually(async () => {
+    const batches = await listUploadBatches(stack.db, uploadId);
+    return batches.length === 2 ? true : null;
+  });
+  // The sandbox fails it again.
+  const { text } = await until(visitor, draft.path, 'completed');
+  t.regex(text, /<dt>Done<\/dt><dd>3 of 3<\/dd>/);
+  t.regex(text, /<dt>Failed<\/dt><dd>1<\/dd>/);
+  await stack.client.workflow.getHandle(uploadId).result();
 });
 
 test.serial('a stopped upload submits no further part', async (t) => {

@@ -69,11 +69,11 @@ test('the result file has the rows, columns, and format of the input, plus resul
     `"Smith; ""Jo"", MD";=1+1; ${found} ;+1 555;;${email};professional;TIME;completed;`,
     `Twice;;${found};;;${email};professional;TIME;completed;`,
     '"two',
-    `lines";;${unknown};;;;;;not_found;`,
+    `lines";;${unknown};;;;;;not_found;no email found`,
     'Blank;;;;;;;;not_asked;no NPI',
     'Bad;;12345;;;;;;not_asked;has 5 instead of 10 digits',
     'Short;;;;;;;;not_asked;no NPI',
-    `Long;;${unknown};;more;;;;not_found;`,
+    `Long;;${unknown};;more;;;;not_found;no email found`,
     '',
   ]);
   await t.throwsAsync(stat(join(folder, 'result.csv.state.json')));

@@ -70,7 +70,7 @@ test('a result can be the input again, to look up only rows without an email', a
   t.deepEqual(JSON.parse(body).npis, [unknown, third]);
   const [, ...lines] = (await resultOf(folder)).trimEnd().split('\n');
   t.is(lines[0], `${found},kept@example.com,,,completed,old`);
-  t.is(lines[1], `${unknown},,,,not_found,`);
+  t.is(lines[1], `${unknown},,,,not_found,no email found`);
   t.regex(
     lines[2] ?? '',
     /^\d+,someone.\d+@practice.example,professional,.*,completed,$/,
@@ -100,7 +100,7 @@ test('with -, the client reads standard input and writes standard output', async
     '1,enriched_email,enriched_email_type,enriched_email_last_validated,enriched_status,enriched_reason',
   );
   t.is(first?.split(',')[1], `someone.${found}@practice.example`);
-  t.is(second, `${unknown},,,,not_found,`);
+  t.is(second, `${unknown},,,,not_found,no email found`);
   t.deepEqual(others, ['']);
   t.deepEqual(await readdir(folder), []);
 });
