@@ -235,7 +235,7 @@ test('a suppressed person looks like a remembered miss', async (t) => {
 });
 
 const NAMED_ONCE = 'Named by 1 independent source';
-const FORGOTTEN = 'The records of its sources are no longer kept';
+const FORGOTTEN = 'We have no record of its sources';
 
 test('a lookup, its replay, and a shared lookup have a receipt without vendors', async (t) => {
   const [npi = ''] = NPIS.splice(0, 1);
@@ -288,6 +288,18 @@ test('a receipt counts independent sources before the end of the request', async
   ]);
   await storeEvidence(npi, [['verdict', 'service', 'valid']], { reason: 'two_sources' });
   await storeEvidence(npi, [['named', 'delta', 'valid']], { at: '1 hour' });
+  // A source whose response was about another person.
+  await query(stack.db, (tx) =>
+    tx.execute(sql`
+      with lookup as (
+        insert into lookups (id, npi, requested_type, opened_at, closed_at)
+        values (${`lkp_${npi}`}, ${npi}, 'any', now(), now())
+        returning id
+      )
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, at)
+      select ${npi}, ${`${npi}@x.example`}, id, kind, source, 'valid', now() - interval '1 minute'
+        from lookup, (values ('named', 'epsilon'), ('identity', 'service')) line (kind, source)`),
+  );
   const later = { reason: 'mailbox_ok', at: '1 hour' };
   await storeEvidence(npi, [['verdict', 'service', 'valid']], later);
   const batchId = await storedBatch(client, [npi, other]);

@@ -2,6 +2,7 @@ import test from 'ava';
 import fc from 'fast-check';
 import { inspect } from '../../../api/console/file-reader.ts';
 import { isNpi, readNpi } from '../../../api/files/cell.ts';
+import { readCsv } from '../../../api/files/csv.ts';
 import { readSheet } from '../../../api/files/file.ts';
 import { resultRows } from '../../../api/files/result-rows.ts';
 import { contactsIn, tableOf } from '../../../api/files/table.ts';
@@ -856,6 +857,21 @@ test('a result has whole titles, and no formulas that a workbook had as text', a
       [B, '-5', ''],
     ],
   );
+});
+
+test('the command keeps the public facts of a result that the console has written', (t) => {
+  const content = Buffer.from(
+    `npi,enriched_npi_name,enriched_npi_state,enriched_email\n${A},ANA,TX,old@x.example\n`,
+  );
+  const table = tableOf('f', readCsv('f', content));
+  const [header, row] = [...resultRows(contactsIn(table, 0), new Map(), 'x')];
+  t.deepEqual(header?.slice(0, 4), [
+    'npi',
+    'enriched_npi_name',
+    'enriched_npi_state',
+    'enriched_email',
+  ]);
+  t.deepEqual(row?.slice(0, 4), [A, 'ANA', 'TX', '']);
 });
 
 test('no row of a random table without column names vanishes', async (t) => {
