@@ -30,6 +30,7 @@ import { recordVendorResponse } from '../../db/lookups/vendor-attempts.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-steps.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
+import { KEY_ROLES } from '../../db/words.ts';
 import { runOperator } from '../../deploy/operator.ts';
 import { explain } from '../../deploy/problem.ts';
 import { freshDatabase, SECRETS_KEY } from '../support/database.ts';
@@ -263,6 +264,25 @@ test('an amount of credits that is not a whole number in range is wrong usage', 
   }
   t.is((await operator('credits', 'adjust', id, '0', ...WHY)).code, 2);
   t.like(await balanceOf(db, id), { total: 0 });
+});
+
+test('a key is issued with a role, which lists and the audit log show', async (t) => {
+  const id = await createOrg();
+  for (const role of KEY_ROLES) {
+    const args = ['keys', 'issue', id, '--name', role, '--role', role, ...WHY];
+    t.like(await json(...args), { role });
+  }
+  t.like(await json('keys', 'issue', id, '--name', 'k', ...WHY), { role: 'full' });
+  t.regex(await text('keys', 'list', id), /ROLE/);
+  const listed = await json<{ role: string }[]>('keys', 'list', id);
+  t.deepEqual(
+    listed.map(({ role }) => role),
+    ['full', ...KEY_ROLES.toReversed()],
+  );
+  const [entry] = await json<{ details: object }[]>('audit', 'list', id);
+  t.like(entry?.details, { role: 'full' });
+  const wrong = ['keys', 'issue', id, '--name', 'k', '--role', 'admin', ...WHY];
+  t.is((await operator(...wrong)).code, 2);
 });
 
 test('an API key is printed when it is issued, and never again', async (t) => {

@@ -69,6 +69,24 @@ test('a visitor with a full key adds a colleague, whose key works at once', asyn
   t.false(list.text.includes(made.apiKey));
 });
 
+test('the first test key makes the sandbox, and its full key sees only test keys', async (t) => {
+  const { visitor, apiKey } = await openVisitor();
+  const made = await make(visitor, { kind: 'test', role: 'full', name: 'CI' });
+  t.regex(made.apiKey, /^npe_test_/);
+  t.is(await statusOf(made.apiKey), 200);
+  const list = await visitor.get('/console/keys');
+  t.regex(
+    list.text,
+    /CI<\/a><\/th><td data-label="Role">full<\/td><td data-label="Kind">test/,
+  );
+  const tester = await signedIn(made.apiKey);
+  const its = await tester.get('/console/keys');
+  t.true(its.text.includes(`…${made.apiKey.slice(-4)}`));
+  t.false(its.text.includes(`…${apiKey.slice(-4)}`));
+  t.notRegex(its.text, /id="kind"/);
+  t.regex((await make(tester, { kind: 'live' })).apiKey, /^npe_test_/);
+});
+
 test('the form for a key makes one key, also if it is sent twice', async (t) => {
   const { visitor, organizationId } = await openVisitor();
   const made = await make(visitor);

@@ -60,7 +60,7 @@ for (const [width, colorScheme] of [
         return batch.status === 'completed' ? true : null;
       });
       const empty = await stack.organization(0);
-      for (const { apiKey } of [client, empty]) {
+      for (const { apiKey, keyId } of [client, empty]) {
         const options = { viewport: { width, height: 800 }, colorScheme };
         await using context = await browser?.newContext(options);
         if (!context) return;
@@ -70,6 +70,8 @@ for (const [width, colorScheme] of [
           '/console/submit',
           '/console/batches',
           '/console/usage',
+          '/console/keys',
+          `/console/keys/${keyId}`,
         ];
         paths.push(
           '/console/uploads',
