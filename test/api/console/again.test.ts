@@ -3,6 +3,7 @@ import { sql } from 'drizzle-orm';
 import { createUploadActivities } from '../../../activities/upload.ts';
 import { issueKey } from '../../../db/accounts/keys.ts';
 import { settle } from '../../../db/requests/settle.ts';
+import { cutPart } from '../../../db/uploads/parts.ts';
 import { PUBLIC_REASONS, REASONS, type Reason } from '../../../db/words.ts';
 import { fresh } from '../../support/database.ts';
 import { BY, joinLookups, RULES, WORKER_RULES } from '../../support/organization.ts';
@@ -293,8 +294,10 @@ test('what failed in an upload is looked up again in the same upload', async (t)
   t.notRegex(running.text, /Look up/);
   await post(running.token);
   await submitAll(uploadId);
+  const [first = ''] = await api.openRequests(client.organizationId);
+  await settle(api.db, first, 'failed', 'deadline', RULES);
   await post(running.token);
-  t.like(numbersOf(await visitor.get(path)), { Done: '0 of 150' });
+  t.like(numbersOf(await visitor.get(path)), { Done: '1 of 150', Failed: '1' });
   await settleAll(client, failed);
 
   const done = await visitor.get(path);
@@ -313,6 +316,7 @@ test('what failed in an upload is looked up again in the same upload', async (t)
     parts.map(({ size }) => size),
     [60, 60, 30, 60, 15],
   );
+  await cutPart(api.db, { uploadId, position: 3 }, 10);
   const again = await visitor.get(path);
   t.notRegex(again.text, /Look up/);
   t.like(numbersOf(again), { Done: '75 of 150', 'Not found': '75', Failed: '0' });
