@@ -8,6 +8,7 @@ import type { UploadStart } from '../db/uploads/parts.ts';
 import type { DeliveryStart } from '../db/webhooks/due.ts';
 import type { EmailType } from '../db/words.ts';
 import type { Settled } from '../workflows/messages.ts';
+import type { SendNotice } from './mail.ts';
 import type { Registry } from './person/registry.ts';
 import type { Spending } from './spending.ts';
 import type { Vendor } from './vendors/vendor.ts';
@@ -61,6 +62,8 @@ export interface ActivityDeps {
   readonly check: ReturnType<typeof createCheck>;
   readonly requiredVerifiers: ReturnType<typeof createRequiredVerifiers>;
   readonly post: ReturnType<typeof createPost>;
+  /** Sends emails. Null if the operator has configured no mail server. */
+  readonly mail: SendNotice | null;
   readonly rules: ActivityRules;
 }
 

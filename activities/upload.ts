@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { ApplicationFailure } from '@temporalio/common';
 import { PRICES } from '../db/accounts/credits.ts';
 import { takePlaces } from '../db/accounts/limits.ts';
 import { type Balance, isSandbox } from '../db/accounts/organizations.ts';
@@ -10,7 +11,9 @@ import {
   cutPart,
   endUpload,
   findNextPart,
+  findNotice,
   finishUpload,
+  markNotified,
   type NextPart,
   PART_SUBMIT,
   readLookupHealth,
@@ -19,6 +22,7 @@ import {
 import type { UploadInput, UploadStep } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { benignFailure } from './failures.ts';
+import { MailFailure } from './mail.ts';
 import { testOutcomeOf } from './sandbox.ts';
 
 /**
@@ -31,7 +35,7 @@ const OPEN_WAIT_MS = 1000;
 /** The longest of these delays, so that a stopped upload or a revoked key is soon noticed. */
 const MAX_WAIT_MS = 5000;
 
-type UploadDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
+type UploadDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules' | 'mail'>;
 
 /** Returns the activities of the upload workflow. */
 export function createUploadActivities(deps: UploadDeps) {
@@ -47,6 +51,13 @@ export function createUploadActivities(deps: UploadDeps) {
     /** Stops an upload whose workflow was canceled by an operator. */
     stopUpload: ({ uploadId }: UploadInput): Promise<void> =>
       endUpload(deps.db, uploadId, 'operator'),
+
+    /**
+     * Sends the email about the end of an upload, when all submitted NPIs are final. It is sent twice
+     * only if the worker dies between the sending and the record.
+     * @throws {ApplicationFailure} retryable, if it must wait, or if the mail server fails
+     */
+    notifyEnd: ({ uploadId }: UploadInput): Promise<void> => notifyEnd(deps, uploadId),
   };
 }
 
@@ -55,13 +66,13 @@ async function submitNextPart(deps: UploadDeps, uploadId: string): Promise<Uploa
   const part = await findNextPart(db, uploadId);
   if (part === null) {
     await finishUpload(db, uploadId);
-    return { kind: 'ended' };
+    return await ended(deps, uploadId);
   }
   // This submit only returns the batch of the earlier one, so it needs no place.
   if (part.isSubmitted) return await submitPart(deps, part);
   if (!part.isKeyActive) {
     await endUpload(db, uploadId, 'key');
-    return { kind: 'ended' };
+    return await ended(deps, part.uploadId);
   }
   await waitForLookups(db, part);
   const key = { keyId: part.apiKeyId, requestsPerMinute: part.requestsPerMinute };
@@ -112,7 +123,7 @@ async function submitPart(deps: UploadDeps, part: NextPart): Promise<UploadStep>
       throw new Error('a part of an upload was changed after its submit');
     case 'closed':
       await endUpload(db, part.uploadId, 'key');
-      return { kind: 'ended' };
+      return await ended(deps, part.uploadId);
     case 'insufficient':
       return await spendTheRest(deps, part, outcome);
     default:
@@ -125,10 +136,11 @@ async function submitPart(deps: UploadDeps, part: NextPart): Promise<UploadStep>
  * one NPI, waits for held credits, which may return. Without held credits, stops the upload.
  */
 async function spendTheRest(
-  { db }: UploadDeps,
+  deps: UploadDeps,
   part: NextPart,
   { available, held }: Pick<Balance, 'available' | 'held'>,
 ): Promise<UploadStep> {
+  const { db } = deps;
   const payable = Math.floor(available / PRICES[part.requestedType]);
   if (payable > 0) {
     // The part is cut before it is submitted, so that a repeated submit has the same NPIs.
@@ -138,7 +150,30 @@ async function spendTheRest(
   // Each try counts toward the rate limit of the key. So the delays grow by the retry policy.
   if (held > 0) throw wait('credits', null);
   await endUpload(db, part.uploadId, 'credits');
-  return { kind: 'ended' };
+  return await ended(deps, part.uploadId);
+}
+
+/** Returns the last step of an upload, which says whether to send an email. */
+async function ended({ db, mail }: UploadDeps, uploadId: string): Promise<UploadStep> {
+  const isNoticed = mail !== null && (await findNotice(db, uploadId)) !== null;
+  return isNoticed ? { kind: 'ended', isNoticed } : { kind: 'ended' };
+}
+
+async function notifyEnd({ db, mail, log }: UploadDeps, uploadId: string) {
+  const notice = await findNotice(db, uploadId);
+  // It was deleted, continued, or stopped by a person in the meantime.
+  if (mail === null || notice === null) return;
+  if (notice.open > 0) throw wait('results', MAX_WAIT_MS);
+  try {
+    await mail(notice);
+  } catch (error) {
+    if (!(error instanceof MailFailure)) throw error;
+    const { message, isPermanent } = error;
+    log.warn({ upload_id: uploadId, why: message }, 'an email was not sent');
+    const type = 'Upload.mail';
+    throw ApplicationFailure.create({ message, type, nonRetryable: isPermanent });
+  }
+  await markNotified(db, uploadId);
 }
 
 async function submitted(

@@ -19,7 +19,7 @@ import {
 } from '../db/operations/workers.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
-import { postOf, rulesOf } from './config/worker.ts';
+import { mailOf, postOf, rulesOf } from './config/worker.ts';
 import { createLog } from './log.ts';
 import { main, repeat, until, untilReady, warnAboutTls } from './main.ts';
 import { healthOf, sdkMetrics, serveMetrics, setBuild, statsOf } from './metrics.ts';
@@ -253,7 +253,8 @@ async function join(
   const version = versionOf(taskQueue, workflowBundle.code);
   setBuild(version.buildId);
   membership.setVersion(version);
-  const deps = { db, log, ...sources, post: postOf(config, names), rules };
+  const post = postOf(config, names);
+  const deps = { db, log, ...sources, post, mail: mailOf(config), rules };
   const start = { client, taskQueue, workflowBundle, version, lookupSlots, deps };
   const joined = await joinTemporal(target, start, stopped);
   if (joined === null) return null;

@@ -160,7 +160,11 @@ export interface UploadInput {
 export type UploadStep =
   | { readonly kind: 'submitted'; readonly submitted: number; readonly parts: number }
   /** There is no part left to submit, or the upload was stopped. */
-  | { readonly kind: 'ended' };
+  | {
+      readonly kind: 'ended';
+      /** True if an email about the end is to be sent. */
+      readonly isNoticed?: boolean;
+    };
 
 /** Input of `sendTestEvent`. Its workflow id is the id of the test event. */
 export type TestEventInput = TestTarget;

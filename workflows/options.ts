@@ -103,6 +103,20 @@ export const { submitNextPart } = proxyActivities<Activities>({
 });
 
 /**
+ * Returns the activity that sends the email about the end of an upload. It is on the queue of
+ * deliveries, so that a mail server that hangs does not delay batches.
+ */
+export function notices(taskQueue: string): Activities {
+  return proxyActivities<Activities>({
+    taskQueue: queuesOf(taskQueue).webhooks,
+    startToCloseTimeout: '60s',
+    scheduleToCloseTimeout: '1d',
+    retry: { initialInterval: '10s', maximumInterval: '10m' },
+    summary: 'email',
+  });
+}
+
+/**
  * The activity of one run of the Temporal Schedule `reverify`. A failed run is not retried, because
  * the next run checks the same addresses.
  */

@@ -1,13 +1,15 @@
 import {
+  ActivityFailure,
   CancellationScope,
   continueAsNew,
   isCancellation,
+  log,
   setCurrentDetails,
   setWorkflowOptions,
   workflowInfo,
 } from '@temporalio/workflow';
 import type { UploadInput } from './messages.ts';
-import { local, submitNextPart, upgrading } from './options.ts';
+import { local, notices, submitNextPart, upgrading } from './options.ts';
 
 /**
  * Submits a file of the console part after part, each as one batch. All facts are in PostgreSQL, so
@@ -24,6 +26,8 @@ export async function submitUpload({ uploadId }: UploadInput): Promise<void> {
       }
       step = await submitNextPart({ uploadId });
     }
+    // Only steps that newer workers recorded have this, so older runs replay without the email.
+    if (step.isNoticed) await notify(uploadId);
   } catch (error) {
     if (!isCancellation(error)) throw error;
     await CancellationScope.nonCancellable(() => local.stopUpload({ uploadId }));
@@ -32,6 +36,16 @@ export async function submitUpload({ uploadId }: UploadInput): Promise<void> {
 }
 
 setWorkflowOptions(upgrading, submitUpload);
+
+/** Sends the email about the end. An email that can't be sent does not fail the upload. */
+async function notify(uploadId: string): Promise<void> {
+  try {
+    await notices(workflowInfo().taskQueue).notifyEnd({ uploadId });
+  } catch (error) {
+    if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error;
+    log.warn('the email about the end of an upload was not sent');
+  }
+}
 
 /**
  * Returns true if the workflow was canceled while its activity succeeded. The next activity then

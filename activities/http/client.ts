@@ -111,7 +111,7 @@ function troubleOf(error: unknown): Trouble {
 }
 
 /** Matches loopback hosts, as a URL object normalizes them. */
-const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
+export const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
 /**
  * Returns true if a request to this URL is encrypted or stays on this machine. Requests contain API

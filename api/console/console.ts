@@ -51,6 +51,8 @@ export interface ConsoleDeps {
   readonly check: CheckDeps;
   /** The page of a test event responds within this time, `TEST_EVENT_MS` by default. */
   readonly testEventMs?: number | undefined;
+  /** True if workers can send emails. */
+  readonly sendsMail: boolean;
 }
 
 /**
@@ -93,7 +95,7 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
   const { starter } = server.app;
   registerSigning(server, { db, log, starter, testEventMs });
   registerKeyRoutes(server, db);
-  registerUploadRoutes(server, check);
+  registerUploadRoutes(server, deps);
   server.ext('onPreAuth', rejectForeignForms);
   server.ext('onPreResponse', (request, h) => {
     if (!isConsole(request)) return h.continue;
@@ -242,11 +244,12 @@ const FILE_FORM = {
 /** The time in which a file must arrive, so that 5 MB need 0.7 Mbit/s. */
 const FILE_MS = 60_000;
 
-function registerUploadRoutes(server: Server, check: CheckDeps): void {
+function registerUploadRoutes(server: Server, deps: ConsoleDeps): void {
+  const { check, sendsMail } = deps;
   const files = new FilePool();
   server.ext('onPostStop', () => files.close());
   const { starter } = server.app;
-  const handlers = uploadHandlers({ ...check, starter, files });
+  const handlers = uploadHandlers({ ...check, starter, files, sendsMail });
   const allow: Lifecycle.Method = (request, h) => {
     // Browsers always announce the length, which hapi compares with its limit.
     if (request.headers['content-length'] === undefined)

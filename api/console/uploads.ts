@@ -54,6 +54,8 @@ declare module '@hapi/hapi' {
 export interface UploadPagesDeps extends CheckDeps {
   readonly starter: Starter;
   readonly files: FilePool;
+  /** True if workers can send emails. */
+  readonly sendsMail: boolean;
 }
 
 export const UPLOADS = '/console/uploads';
@@ -217,12 +219,30 @@ async function start(
     throw new CallFailed(422, { detail });
   }
   const fileName = shownName(String(form.name ?? '')) || upload.fileName;
-  const chosen = { ...prepared, requestedType, fileName };
+  const notifyEmail = deps.sendsMail ? addressIn(form.notify) : null;
+  const chosen = { ...prepared, requestedType, fileName, notifyEmail };
   const isStarted = await request.app.place.inTurn(() =>
     startUpload(db, idOf(request), chosen),
   );
   if (isStarted) await startSubmitting(deps, request);
   return h.redirect(pathOf(upload)).code(303);
+}
+
+/** One address, without a display name. The table has the same rule. */
+const ADDRESS = /^[a-zA-Z0-9.!#$%&*+/=?^_{|}~-]+@[a-zA-Z0-9.-]+$/;
+const MAX_ADDRESS = 254;
+
+/**
+ * Returns the address of the form, or null if the field is empty.
+ * @throws {CallFailed} 422 if it is not one address
+ */
+function addressIn(field: unknown): string | null {
+  const text = String(field ?? '').trim();
+  if (text === '') return null;
+  if (text.length <= MAX_ADDRESS && ADDRESS.test(text)) return text;
+  const detail =
+    'This is not one email address. Go back and correct it, or leave it empty.';
+  throw new CallFailed(422, { detail });
 }
 
 /** The endings of files that we read. The name of an upload may have other dots. */
@@ -424,6 +444,7 @@ async function draftPage(
       empty,
     }),
     choices: choicesOf(prices, credits.body.balance),
+    sendsMail: deps.sendsMail,
   });
 }
 

@@ -583,12 +583,17 @@ CREATE TABLE "uploads" (
 	"submitted_at" timestamp (3) with time zone,
 	"stop_reason" text,
 	"checked_at" timestamp (3) with time zone,
+	"notify_email" text,
+	"notified_at" timestamp (3) with time zone,
 	CONSTRAINT "uploads_file_name_check" CHECK (length(file_name) between 1 and 200),
 	CONSTRAINT "uploads_content_check" CHECK (octet_length(content) <= 10000000),
 	CONSTRAINT "uploads_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal')),
+	CONSTRAINT "uploads_notify_email_check" CHECK (length(notify_email) <= 254
+        and notify_email ~ '^[a-zA-Z0-9.!#$%&*+/=?^_{|}~-]+@[a-zA-Z0-9.-]+$'),
 	CONSTRAINT "uploads_stop_reason_check" CHECK (stop_reason in ('customer', 'operator', 'credits', 'key')),
 	CONSTRAINT "uploads_started" CHECK (num_nonnulls(started_at, npi_column, requested_type, checked_at) in (0, 4)),
-	CONSTRAINT "uploads_draft_has_no_end" CHECK (started_at is not null or num_nonnulls(submitted_at, stop_reason) = 0)
+	CONSTRAINT "uploads_draft_has_no_end" CHECK (started_at is not null
+        or num_nonnulls(submitted_at, stop_reason, notify_email, notified_at) = 0)
 );
 
 CREATE TABLE "webhook_attempts" (

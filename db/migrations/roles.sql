@@ -119,8 +119,9 @@ grant select, delete on idempotency_keys to npe_operator;
 -- Uploads of the console. Workers do not need the files.
 grant select, insert, update, delete on uploads, upload_parts to npe_api;
 grant select (
-  id, organization_id, api_key_id, expires_at, started_at, requested_type, submitted_at, stop_reason, checked_at
-), update (submitted_at, stop_reason, checked_at), delete on uploads to npe_worker;
+  id, organization_id, api_key_id, expires_at, started_at, requested_type, submitted_at, stop_reason, checked_at,
+  notify_email, notified_at
+), update (submitted_at, stop_reason, checked_at, notified_at), delete on uploads to npe_worker;
 grant select, insert, update on upload_parts to npe_worker;
 grant select (id, organization_id, created_at, expires_at, started_at, submitted_at, stop_reason, checked_at) on uploads
   to npe_operator;

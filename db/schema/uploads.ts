@@ -45,6 +45,10 @@ export const uploads = pgTable(
     stopReason: text('stop_reason').$type<words.StopReason>(),
     /** The time when the upload was started, or when the sweep last started its workflow. */
     checkedAt: time('checked_at'),
+    /** The address that gets an email when the upload ends. Null if nobody wants one. */
+    notifyEmail: text('notify_email'),
+    /** The time when the email about the newest end was sent. */
+    notifiedAt: time('notified_at'),
   },
   (table) => [
     foreignKey({
@@ -63,6 +67,12 @@ export const uploads = pgTable(
       'uploads_requested_type_check',
       isOneOf('requested_type', words.REQUESTED_TYPES),
     ),
+    // One address without a display name, so that it can't contain a header or a second address.
+    check(
+      'uploads_notify_email_check',
+      sql`length(notify_email) <= 254
+        and notify_email ~ '^[a-zA-Z0-9.!#$%&*+/=?^_{|}~-]+@[a-zA-Z0-9.-]+$'`,
+    ),
     check('uploads_stop_reason_check', isOneOf('stop_reason', words.STOP_REASONS)),
     check(
       'uploads_started',
@@ -70,7 +80,8 @@ export const uploads = pgTable(
     ),
     check(
       'uploads_draft_has_no_end',
-      sql`started_at is not null or num_nonnulls(submitted_at, stop_reason) = 0`,
+      sql`started_at is not null
+        or num_nonnulls(submitted_at, stop_reason, notify_email, notified_at) = 0`,
     ),
     index('uploads_by_organization').on(table.organizationId),
     index('uploads_by_expiry').on(table.expiresAt),

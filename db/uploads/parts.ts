@@ -185,6 +185,61 @@ export async function finishUpload(db: Database, uploadId: string): Promise<void
          select from upload_parts where upload_id = ${uploadId} and batch_id is null)`;
 }
 
+/** The email to send about the end of an upload. It has no results. */
+export interface Notice {
+  readonly uploadId: string;
+  readonly to: string;
+  /** The reason why the upload stopped by itself. Null if all NPIs were submitted. */
+  readonly stopReason: 'credits' | 'key' | null;
+  /** Differs between the ends of an upload that was continued. */
+  readonly expiresAt: Date;
+  readonly total: number;
+  /** The number of NPIs whose request is final. */
+  readonly final: number;
+  /** The number of submitted NPIs whose request is not final. */
+  readonly open: number;
+}
+
+/**
+ * Returns the email to send about the end of an upload. Returns null if the visitor entered no
+ * address, if the email was sent, or if a person stopped the upload.
+ */
+export async function findNotice(db: Database, uploadId: string): Promise<Notice | null> {
+  const [notice = null] = await run<Notice>(db)`
+    select u.id as "uploadId",
+           u.notify_email as "to",
+           u.stop_reason as "stopReason",
+           u.expires_at as "expiresAt",
+           progress.total,
+           progress.final,
+           progress.open
+      from uploads u
+     cross join lateral (
+       select sum(cardinality(p.npis)) filter (where not p.is_repeat)::int as total,
+              coalesce(sum(b.completed_count), 0)::int
+                - coalesce(sum(cardinality(p.npis)) filter (where p.is_repeat), 0)::int as final,
+              coalesce(sum(b.total - b.completed_count), 0)::int as open
+         from upload_parts p
+         left join batches b on b.id = p.batch_id
+        where p.upload_id = u.id
+     ) progress
+     where u.id = ${uploadId}
+       and u.notify_email is not null
+       and u.notified_at is null
+       and (u.submitted_at is not null or u.stop_reason in ('credits', 'key'))`;
+  return notice;
+}
+
+/** Records that the email about the newest end of an upload was sent. */
+export async function markNotified(db: Database, uploadId: string): Promise<void> {
+  await query(db, (tx) =>
+    tx
+      .update(uploads)
+      .set({ notifiedAt: sql`clock_timestamp()` })
+      .where(eq(uploads.id, uploadId)),
+  );
+}
+
 /** Selects uploads with parts to submit. Drafts have no parts. */
 export const HAS_PARTS_LEFT = sql`exists (
   select from ${uploadParts}

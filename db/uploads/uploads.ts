@@ -231,6 +231,8 @@ export async function startUpload(
     readonly requestedType: RequestedType;
     /** The name of the upload from now on, of 1 to 200 characters. */
     readonly fileName: string;
+    /** The address that gets an email at the end, or null. */
+    readonly notifyEmail: string | null;
     /** Replaces the file, which is not needed any more. */
     readonly outline: Uint8Array;
     /** Different NPIs. */
@@ -253,7 +255,8 @@ export async function startUpload(
              file_name = ${chosen.fileName},
              content = ${Buffer.from(chosen.outline)},
              npi_column = ${chosen.npiColumn},
-             requested_type = ${chosen.requestedType}
+             requested_type = ${chosen.requestedType},
+             notify_email = ${chosen.notifyEmail}
        where id = ${uploadId} and organization_id = ${organizationId} and started_at is null
       returning id
     )
@@ -296,6 +299,7 @@ export async function continueUpload(
       .update(uploads)
       .set({
         stopReason: null,
+        notifiedAt: null,
         apiKeyId,
         checkedAt: sql`clock_timestamp()`,
         expiresAt: sql`clock_timestamp() + interval '7 days'`,
@@ -332,6 +336,7 @@ export async function repeatFailed(
     ), again as (
       update uploads
          set submitted_at = null,
+             notified_at = null,
              api_key_id = ${apiKeyId},
              checked_at = clock_timestamp(),
              expires_at = clock_timestamp() + interval '7 days'

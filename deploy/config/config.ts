@@ -23,6 +23,7 @@ import {
   pairs,
   parseDuration,
   parseSecretKey,
+  problemsIn,
   publicUrl,
   type Values,
   whole,
@@ -76,6 +77,12 @@ const taskQueue = Joi.string()
   .pattern(/^[\w-]{1,100}$/)
   .messages({
     'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"',
+  });
+const smtpUrl = Joi.string()
+  .uri({ scheme: ['smtp', 'smtps'] })
+  .messages({
+    'string.uriCustomScheme':
+      '{{#label}} must be a URL such as smtp://user:password@host:587',
   });
 const SCHEDULE = [
   '0s',
@@ -177,6 +184,11 @@ const SETTINGS = {
     'DNS_CONTROL_DOMAIN',
     orNull(Joi.string().lowercase().domain({ tlds: false })),
   ],
+  /** The mail server that sends emails about uploads, and the sender. Null to send none. */
+  smtpUrl: ['SMTP_URL', orNull(smtpUrl)],
+  smtpFrom: ['SMTP_FROM', orNull(Joi.string().email({ tlds: false }))],
+  /** The URL in these emails. The API requires it. */
+  siteUrl: ['PUBLIC_URL', orNull(publicUrl())],
   workflowBundle: ['WORKFLOW_BUNDLE', orNull(Joi.string())],
   /**
    * The name of Temporal's task queue for enrichment. The names of the other task queues and of the
@@ -211,6 +223,9 @@ export interface Config extends Settings<typeof SETTINGS> {
  */
 export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config {
   const settings = read({ ...ACCESS_SETTINGS, ...SETTINGS }, environment);
+  const { smtpUrl, smtpFrom, siteUrl } = settings;
+  if (smtpUrl !== null && (smtpFrom === null || siteUrl === null))
+    throw problemsIn('the configuration', ['SMTP_URL needs SMTP_FROM and PUBLIC_URL']);
   return Object.freeze({
     ...settings,
     access: accessOf(settings),

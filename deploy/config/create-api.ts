@@ -29,6 +29,8 @@ export async function createApi(config: ApiConfig, deps: Deps): Promise<Server> 
     poolSize: config.databasePool,
   });
   const { log, testEventMs } = deps;
-  await registerConsole(server, { site: config, log, check, testEventMs });
+  const sendsMail = config.smtpFrom !== null;
+  const pages = { site: config, log, check, sendsMail, testEventMs };
+  await registerConsole(server, pages);
   return server;
 }

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type { ActivityRules } from '../../activities/deps.ts';
 import type { Names } from '../../activities/http/names.ts';
+import { createMail, type SendNotice } from '../../activities/mail.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost, type PostSettings } from '../../activities/webhooks/post.ts';
 import type { Config } from './config.ts';
@@ -24,6 +25,12 @@ export function postOf(
     userAgent: 'npi-email-enrichment/1',
     ...limits,
   });
+}
+
+/** Creates the function that sends emails. Returns null if no mail server is configured. */
+export function mailOf({ smtpUrl, smtpFrom, siteUrl }: Config): SendNotice | null {
+  if (smtpUrl === null || smtpFrom === null || siteUrl === null) return null;
+  return createMail({ smtpUrl, from: smtpFrom, publicUrl: siteUrl });
 }
 
 /** Returns the rules that activities follow, except those from the sources file. */

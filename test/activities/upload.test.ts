@@ -1,6 +1,7 @@
 import type { ApplicationFailure } from '@temporalio/common';
 import test from 'ava';
 import { and, eq, isNull } from 'drizzle-orm';
+import { createMail } from '../../activities/mail.ts';
 import { createUploadActivities } from '../../activities/upload.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, query } from '../../db/connection/client.ts';
@@ -14,6 +15,7 @@ import {
   stopUpload,
 } from '../../db/uploads/uploads.ts';
 import { freshDatabase, openTestDatabase, travel } from '../support/database.ts';
+import { startMailServer } from '../support/mail-server.ts';
 import {
   joinLookups,
   openOrganization,
@@ -26,7 +28,7 @@ import { ordinaryNpis } from '../support/vendors.ts';
 
 const { db } = freshDatabase(test);
 
-const deps = { db, log: quiet, control: NO_TEMPORAL, rules: WORKER_RULES };
+const deps = { db, log: quiet, control: NO_TEMPORAL, mail: null, rules: WORKER_RULES };
 const activities = createUploadActivities(deps);
 const { submitNextPart } = activities;
 const TWO_PARTS = { parts: 2, size: 1 };
@@ -231,4 +233,63 @@ test('a part that a dead process submitted is recorded even while lookups fail',
   );
   await submitNextPart({ uploadId });
   t.deepEqual(await listUploadBatches(db, uploadId), before);
+});
+
+/** Submits an upload of one NPI that wants an email, and returns it with its activities. */
+async function noticedUpload(smtpUrl: string, to: string) {
+  const organization = await openOrganization(db, 9);
+  const { organizationId } = organization;
+  const npis = ordinaryNpis('found', 1);
+  const uploadId = await startedUpload(db, organization, npis, '', to);
+  const publicUrl = 'https://api.example.com';
+  const mail = createMail({ smtpUrl, from: 'uploads@service.example', publicUrl });
+  const activities = createUploadActivities({ ...deps, mail });
+  return { organizationId, uploadId, ...activities };
+}
+
+test('an email waits for the results, and is retried while its server fails', async (t) => {
+  const mails = await startMailServer();
+  t.teardown(mails.stop);
+  const to = 'ana@clinic.example';
+  const upload = await noticedUpload(mails.url, to);
+  const { uploadId, submitNextPart, notifyEnd } = upload;
+  await submitNextPart({ uploadId });
+  t.deepEqual(await submitNextPart({ uploadId }), { kind: 'ended', isNoticed: true });
+  await t.throwsAsync(notifyEnd({ uploadId }), { message: 'waits for results' });
+  for (const id of await openIds(db, upload.organizationId))
+    await settle(db, id, 'finished', 'nobody', RULES);
+  mails.state.status = 451;
+  const failure = await t.throwsAsync<ApplicationFailure>(notifyEnd({ uploadId }));
+  t.is(failure?.message, 'SMTP failed: EENVELOPE 451');
+  t.falsy(failure?.nonRetryable);
+  t.is(mails.to(to).length, 0);
+  mails.state.status = null;
+  for (let n = 0; n < 2; n += 1) await notifyEnd({ uploadId });
+  t.is(mails.to(to).length, 1);
+});
+
+test('no email is sent about an upload that its visitor has stopped', async (t) => {
+  const mails = await startMailServer();
+  t.teardown(mails.stop);
+  const to = 'ana@clinic.example';
+  const upload = await noticedUpload(mails.url, to);
+  const { uploadId, organizationId, submitNextPart, notifyEnd } = upload;
+  await stopUpload(db, { organizationId, uploadId });
+  t.deepEqual(await submitNextPart({ uploadId }), { kind: 'ended' });
+  await notifyEnd({ uploadId });
+  t.is(mails.to(to).length, 0);
+});
+
+test('no email is sent in the clear to another machine', async (t) => {
+  const mails = await startMailServer();
+  t.teardown(mails.stop);
+  // Our rule does not know this name of this machine.
+  const smtpUrl = `smtp://[::ffff:127.0.0.1]:${mails.port}`;
+  const upload = await noticedUpload(smtpUrl, 'ana@clinic.example');
+  const { uploadId, submitNextPart, notifyEnd } = upload;
+  await submitNextPart({ uploadId });
+  await submitNextPart({ uploadId });
+  for (const id of await openIds(db, upload.organizationId))
+    await settle(db, id, 'finished', 'nobody', RULES);
+  await t.throwsAsync(notifyEnd({ uploadId }), { message: /^SMTP failed: ETLS / });
 });

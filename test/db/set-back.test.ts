@@ -475,6 +475,7 @@ const COLUMNS: Readonly<Record<string, Kind>> = {
   'uploads.created_at': 'fact',
   'uploads.expires_at': 'end',
   'uploads.started_at': 'fact',
+  'uploads.notified_at': 'fact',
   'uploads.submitted_at': 'fact',
   'used_credits.hour': 'fact',
   'vendor_attempts.ended_at': 'fact',

@@ -20,7 +20,7 @@ import {
 } from '../../deploy/config/config.ts';
 import { createApi } from '../../deploy/config/create-api.ts';
 import { createSources } from '../../deploy/config/sources.ts';
-import { postOf, rulesOf } from '../../deploy/config/worker.ts';
+import { mailOf, postOf, rulesOf } from '../../deploy/config/worker.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { importSample } from '../../deploy/local/sample.ts';
 import {
@@ -337,6 +337,7 @@ export async function startStack(options: StackOptions = {}) {
   const rules = { ...rulesOf(config), greylistMs };
   const deps = {
     ...{ db: workerDb, log, post: postOf(config, names, attemptLimits) },
+    mail: mailOf(config),
     ...sources,
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),

@@ -16,6 +16,7 @@ export async function startedUpload(
   { organizationId, keyId: apiKeyId }: Organization,
   npis: readonly string[],
   note = '',
+  notifyEmail: string | null = null,
 ): Promise<string> {
   const rows = npis.map((npi) => `${npi},${note}`);
   const file = {
@@ -28,7 +29,15 @@ export async function startedUpload(
   const table = tableOf(file.fileName, readCsv(file.fileName, file.content));
   const outline = outlineOf(contactsIn(table, 0));
   const { fileName } = file;
-  const chosen = { npiColumn: 0, requestedType: 'any', fileName, outline, npis } as const;
+  const requestedType = 'any';
+  const chosen = {
+    npiColumn: 0,
+    requestedType,
+    fileName,
+    notifyEmail,
+    outline,
+    npis,
+  } as const;
   await startUpload(db, { organizationId, uploadId }, chosen);
   return uploadId;
 }

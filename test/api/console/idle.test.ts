@@ -75,7 +75,13 @@ async function sendHalf(visitor: Visitor) {
 /** Starts an upload of one NPI and submits its only part. */
 async function submittedUpload(organization: Organization): Promise<string> {
   const uploadId = await startedUpload(api.db, organization, [NPI]);
-  const deps = { db: api.db, log: quiet, control: NO_TEMPORAL, rules: WORKER_RULES };
+  const deps = {
+    db: api.db,
+    log: quiet,
+    control: NO_TEMPORAL,
+    mail: null,
+    rules: WORKER_RULES,
+  };
   await createUploadActivities(deps).submitNextPart({ uploadId });
   return uploadId;
 }

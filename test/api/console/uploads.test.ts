@@ -11,10 +11,12 @@ import {
   continueUpload,
   listUploadBatches,
   listUploads,
+  startUpload as startDraft,
   stopUpload,
 } from '../../../db/uploads/uploads.ts';
 import { startUpload } from '../../../workflows/starts.ts';
 import { fresh, openTestDatabase, travel } from '../../support/database.ts';
+import { startMailServer } from '../../support/mail-server.ts';
 import {
   BY,
   eventually,
@@ -25,6 +27,7 @@ import {
 } from '../../support/organization.ts';
 import { providersIn } from '../../support/providers.ts';
 import { NO_TEMPORAL, quiet } from '../../support/runtime.ts';
+import { SITE_SETTINGS } from '../../support/site.ts';
 import { type ApiClient, startApi, startStack } from '../../support/stack.ts';
 import { storeEmail } from '../../support/stored.ts';
 import { startedUpload, uploadInParts } from '../../support/uploads.ts';
@@ -36,9 +39,12 @@ import { workbookOf } from '../../support/workbook.ts';
 
 const RATE_WINDOW_MS = 3_600_000;
 const BUY = 'https://shop.example/credits';
-const stack = fresh(test, () =>
-  startStack({ rateWindowMs: RATE_WINDOW_MS, buyCreditsUrl: BUY }),
-);
+const mails = fresh(test, startMailServer);
+const FROM = 'uploads@service.example';
+const stack = fresh(test, () => {
+  const mail = { smtpUrl: mails.url, smtpFrom: FROM, siteUrl: SITE_SETTINGS.PUBLIC_URL };
+  return startStack({ rateWindowMs: RATE_WINDOW_MS, buyCreditsUrl: BUY, ...mail });
+});
 const UPLOADS = '/console/uploads';
 const FOUND = '2000000010';
 const NOT_FOUND = '2000000044';
@@ -414,7 +420,7 @@ test.serial('the remaining time follows the pace of the last minutes', async (t)
   t.teardown(api.stop);
   const { db } = api;
   const rules = { ...WORKER_RULES, lookupTimeoutMs: 20 * MINUTE };
-  const deps = { db, log: quiet, control: NO_TEMPORAL, rules };
+  const deps = { db, log: quiet, control: NO_TEMPORAL, mail: null, rules };
   const { submitNextPart } = createUploadActivities(deps);
   const client = await api.organization(1000);
   const { organizationId } = client;
@@ -468,6 +474,140 @@ test.serial('the remaining time follows the pace of the last minutes', async (t)
   t.is(await remaining(page), 'About 4 minutes left.');
   await end(10);
   t.is(await remaining(page), null);
+});
+
+/** Returns the emails to an address, when it has got this many. */
+async function mailsTo(address: string, count: number): Promise<string[]> {
+  return await eventually(async () => {
+    const all = mails.to(address);
+    return all.length >= count ? all.map(({ content }) => content) : null;
+  });
+}
+
+/** Returns the organization of an upload. */
+async function organizationOf(uploadId: string): Promise<string> {
+  const [row] = await query(stack.db, (tx) =>
+    tx
+      .select({ id: uploads.organizationId })
+      .from(uploads)
+      .where(eq(uploads.id, uploadId)),
+  );
+  return row?.id ?? '';
+}
+
+test.serial('an email without results is sent when an upload ends', async (t) => {
+  const visitor = await signedIn(await stack.organization(500));
+  const draft = await upload(visitor, `npi\n${FOUND}\n${NOT_FOUND}\n`);
+  t.regex(draft.text, /<input id="notify" name="notify" type="email"/);
+  const notify = 'ana+list@clinic.example';
+  await start(visitor, draft, { notify, name: 'Secret list' });
+  const [content = ''] = await mailsTo(notify, 1);
+  t.is(mails.to(notify)[0]?.from, FROM);
+  t.regex(content, /^Subject: Your upload is done\r$/m);
+  t.regex(content, /^2 of 2 NPIs are done\. You can download the results\.\r$/m);
+  t.true(content.includes(`${SITE_SETTINGS.PUBLIC_URL}${draft.path}\r\n`));
+  for (const secret of [FOUND, 'Secret', '@cedar']) t.false(content.includes(secret));
+
+  const uploadId = draft.path.split('/').at(-1) ?? '';
+  const workflow = stack.client.workflow.getHandle(uploadId);
+  await workflow.result();
+  const history = JSON.stringify(await workflow.fetchHistory());
+  t.false(history.includes('clinic.example'), 'only the database has the address');
+  // A second run finds that the email was sent.
+  const organizationId = await organizationOf(uploadId);
+  await startUpload(stack.client, stack.taskQueue, { organizationId, uploadId });
+  await stack.client.workflow.getHandle(uploadId).result();
+  t.is(mails.to(notify).length, 1);
+});
+
+test.serial(
+  'an email says that an upload has stopped, and another that it is done',
+  async (t) => {
+    const client = await stack.organization(1);
+    const visitor = await signedIn(client);
+    const npis = ordinaryNpis('found', 2, 7300);
+    for (const npi of npis)
+      await storeEmail(stack.db, { npi, email: `p${npi}@clinic.example` });
+    const draft = await upload(visitor, ['npi', ...npis].join('\n'));
+    const notify = 'bo@clinic.example';
+    await start(visitor, draft, { notify });
+    const [first = ''] = await mailsTo(notify, 1);
+    t.regex(first, /^Subject: Your upload has stopped\r$/m);
+    t.regex(first, /^1 of 2 NPIs are done\. Your credits are used up\./m);
+    await grant(stack.db, client.organizationId, 10);
+    const stopped = await visitor.get(draft.path);
+    await visitor.post(`${draft.path}/continue`, { form_token: stopped.token });
+    const [, second = ''] = await mailsTo(notify, 2);
+    t.regex(second, /^Subject: Your upload is done\r$/m);
+    const idOf = (mail: string) => /^Message-ID: (.+)\r$/im.exec(mail)?.[1];
+    t.truthy(idOf(first));
+    t.not(idOf(first), idOf(second));
+  },
+);
+
+test.serial('an upload ends even if its email is rejected', async (t) => {
+  const visitor = await signedIn(await stack.organization(500));
+  const draft = await upload(visitor, `npi\n${FOUND}\n`);
+  mails.state.status = 550;
+  t.teardown(() => {
+    mails.state.status = null;
+  });
+  await start(visitor, draft, { notify: 'gone@clinic.example' });
+  const workflow = stack.client.workflow.getHandle(draft.path.split('/').at(-1) ?? '');
+  await workflow.result();
+  const history = JSON.stringify(await workflow.fetchHistory());
+  t.true(history.includes('SMTP failed: EENVELOPE 550'));
+  t.false(history.includes('gone@'));
+  await until(visitor, draft.path, 'completed');
+});
+
+test.serial('an email goes to one address, without another header', async (t) => {
+  const visitor = await signedIn(await stack.organization(500));
+  const draft = await upload(visitor, `npi\n${FOUND}\n`);
+  const uploadId = draft.path.split('/').at(-1) ?? '';
+  const organizationId = await organizationOf(uploadId);
+  const wrong = [
+    'a@b.example, c@d.example',
+    'a@b.example\r\nBcc: c@d.example',
+    'Ana <a@b.example>',
+    'a@b.example@c.example',
+    `${'a'.repeat(250)}@b.example`,
+    'a',
+  ];
+  for (const notifyEmail of wrong) {
+    const { status, text } = await start(visitor, draft, { notify: notifyEmail });
+    t.is(status, 422, notifyEmail);
+    t.regex(text, /This is not one email address\./);
+    const storing = startDraft(
+      stack.db,
+      { organizationId, uploadId },
+      {
+        npiColumn: 0,
+        requestedType: 'any',
+        fileName: 'a',
+        outline: Buffer.from(''),
+        npis: [FOUND],
+        notifyEmail,
+      },
+    );
+    const message = /uploads_notify_email_check/;
+    await t.throwsAsync(storing, { message }, notifyEmail);
+  }
+  t.regex((await visitor.get(draft.path)).text, /Submit 1 NPI</);
+});
+
+test.serial('without a mail server, a draft asks for no address', async (t) => {
+  const api = await startApi();
+  t.teardown(api.stop);
+  const { apiKey, organizationId } = await api.organization(9);
+  const visitor = new Visitor(api.baseUrl);
+  await visitor.signIn(apiKey);
+  const draft = await upload(visitor, `npi\n${FOUND}\n`);
+  t.notRegex(draft.text, /notify/);
+  await start(visitor, draft, { notify: 'ana@clinic.example' });
+  const [stored] = await listUploads(api.db, organizationId);
+  t.is(stored?.notifyEmail, null);
+  t.truthy(stored?.startedAt);
 });
 
 test.serial('the sweep starts an upload whose workflow is missing', async (t) => {

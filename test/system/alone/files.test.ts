@@ -130,7 +130,13 @@ test.serial('upload results take under 20 MB and block under 50 ms', async (t) =
     select npi, npi || '@clinic.example', 'professional', 'valid', now(), 'test'
       from unnest(${sql.param(npis)}::text[]) npi`;
   const uploadId = await startedUpload(api.db, client, npis, 'x'.repeat(480));
-  const deps = { db: api.db, log: quiet, control: NO_TEMPORAL, rules: WORKER_RULES };
+  const deps = {
+    db: api.db,
+    log: quiet,
+    control: NO_TEMPORAL,
+    mail: null,
+    rules: WORKER_RULES,
+  };
   const { submitNextPart } = createUploadActivities(deps);
   for (let n = 0; n < npis.length; n += 60) await submitNextPart({ uploadId });
   const visitor = new Visitor(api.baseUrl);
