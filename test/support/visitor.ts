@@ -25,6 +25,14 @@ export class Visitor {
     return await this.send(path, { headers });
   }
 
+  /** Gets a file. Repeats the request while the place of the organization's last file is not free. */
+  async file(path: string): Promise<Seen> {
+    return await eventually(async () => {
+      const seen = await this.get(path);
+      return seen.status === 429 ? null : seen;
+    });
+  }
+
   /** Sends a form with the token of the page that was seen last. */
   async post(
     path: string,

@@ -61,7 +61,7 @@ async function saidOf(t: ExecutionContext, visitor: Visitor, batchId: string) {
   const page = new Map(
     shown.map(([, npi = '', cell = '']) => [npi, cell.replaceAll(/<[^>]+>/g, '')]),
   );
-  const [head = '', ...lines] = (await visitor.get(`${path}/results.csv`)).text
+  const [head = '', ...lines] = (await visitor.file(`${path}/results.csv`)).text
     .trim()
     .split('\r\n');
   const column = head.split(',').indexOf('reason');
@@ -330,7 +330,7 @@ test('what failed in an upload is looked up again in the same upload', async (t)
   const numbers = { Done: '150 of 150', 'New emails': '70', 'Not found': '75' };
   t.like(numbersOf(end), { ...numbers, Failed: '5', 'Credits used': '70' });
   t.regex(end.text, />Look up 5 NPIs again: at most 5 credits<\/button>/);
-  const { text } = await visitor.get(`${path}/results.csv`);
+  const { text } = await visitor.file(`${path}/results.csv`);
   const count = (word: string) => text.split(word).length - 1;
   t.deepEqual(
     [count('@clinic.example'), count(',failed,'), count(',not_found,')],

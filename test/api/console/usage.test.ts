@@ -73,7 +73,7 @@ function linesOf(text: string, id: string): string[] {
 
 /** Returns the name of a file and its lines without the header. */
 async function fileOf(visitor: Visitor, path: string): Promise<string[]> {
-  const { text, headers } = await visitor.get(path);
+  const { text, headers } = await visitor.file(path);
   const name = /filename="([^"]+)"/.exec(headers.get('content-disposition') ?? '')?.[1];
   return [name ?? '', ...text.trim().split('\r\n').slice(1)];
 }
