@@ -255,7 +255,13 @@ const UPLOADS = '/console/uploads';
 
 /** Submits all parts of an upload that are left, as its workflow does. */
 async function submitAll(uploadId: string): Promise<void> {
-  const deps = { db: api.db, log: quiet, control: NO_TEMPORAL, mail: null, rules: WORKER_RULES };
+  const deps = {
+    db: api.db,
+    log: quiet,
+    control: NO_TEMPORAL,
+    mail: null,
+    rules: WORKER_RULES,
+  };
   const { submitNextPart } = createUploadActivities(deps);
   while ((await submitNextPart({ uploadId })).kind === 'submitted');
 }
