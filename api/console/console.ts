@@ -49,6 +49,7 @@ export interface ConsoleDeps {
   readonly site: Site;
   readonly log: Logger;
   readonly check: CheckDeps;
+  readonly forbids: SigningDeps['forbids'];
   /** The page of a test event responds within this time, `TEST_EVENT_MS` by default. */
   readonly testEventMs?: number | undefined;
   /** True if workers can send emails. */
@@ -66,7 +67,7 @@ const POLICY =
 
 /** Registers the routes of the console under `/console`. */
 export async function registerConsole(server: Server, deps: ConsoleDeps): Promise<void> {
-  const { site, check, log, testEventMs = TEST_EVENT_MS } = deps;
+  const { site, check, log, forbids, testEventMs = TEST_EVENT_MS } = deps;
   const { db } = check;
   await server.register(Vision);
   const templates = Handlebars.create();
@@ -93,7 +94,7 @@ export async function registerConsole(server: Server, deps: ConsoleDeps): Promis
   });
   registerConsoleRoutes(server, db);
   const { starter } = server.app;
-  registerSigning(server, { db, log, starter, testEventMs });
+  registerSigning(server, { db, log, forbids, starter, testEventMs });
   registerKeyRoutes(server, db);
   registerUploadRoutes(server, deps);
   server.ext('onPreAuth', rejectForeignForms);

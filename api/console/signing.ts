@@ -13,6 +13,7 @@ import { Refusal } from '../../db/connection/errors.ts';
 import { inventedId } from '../../db/connection/ids.ts';
 import { type ChangedBy, recordReading } from '../../db/operations/audit.ts';
 import type { TestEventResult } from '../../workflows/messages.ts';
+import { TurnQueue } from '../http/turn-queue.ts';
 import { faultOfUrl } from '../http/webhook-url.ts';
 import { type Starter, startNewTestEvent } from '../temporal.ts';
 import { page, timeElement } from './page.ts';
@@ -26,9 +27,22 @@ export interface SigningDeps {
   readonly db: Database;
   readonly log: Logger;
   readonly starter: Starter;
+  /** Returns true if deliveries to the URL are forbidden, because its host is a private one. */
+  readonly forbids: (url: URL) => boolean;
   /** The page of a test event responds within this time. */
   readonly testEventMs: number;
 }
+
+/**
+ * A customer can wait for one test event at a time. Test events take none of the slots that limit
+ * deliveries, and each can keep a worker busy for the time of a whole attempt.
+ */
+const TESTS = {
+  maxRunning: 20,
+  maxRunningPerClient: 1,
+  maxPerClient: 3,
+  maxTotal: 100,
+} as const;
 
 /** The workflow of a test event ends this long before its page, so that the page has its result. */
 const MARGIN_MS = 1000;
@@ -42,6 +56,11 @@ interface Outcome {
 
 type Work = (deps: SigningDeps, visitor: Visitor, form: Form) => Promise<Outcome>;
 
+/** Runs the work of a form when it is the customer's turn. */
+type Turn = (request: Request, work: () => Promise<Outcome>) => Promise<Outcome>;
+
+const writing: Turn = (request, work) => request.app.place.inTurn(work);
+
 type Form = Readonly<Record<string, unknown>>;
 
 interface Visitor {
@@ -52,14 +71,23 @@ interface Visitor {
 
 /** Returns the handlers of the forms. */
 export function signingHandlers(deps: SigningDeps) {
+  const tests = new TurnQueue(TESTS);
+  const testing: Turn = async (request, work) => {
+    // The place is for a short write, and a test event waits for a receiver.
+    request.app.place.leave();
+    const begun = Date.now();
+    const outcome = await tests.inTurn(request.app.caller.customerId, work);
+    request.app.waitedMs = Date.now() - begun;
+    return outcome;
+  };
   const handler =
-    (work: Work): Lifecycle.Method =>
+    (work: Work, turn: Turn): Lifecycle.Method =>
     (request, h) =>
-      respond(deps, request, h, work);
+      respond(deps, request, h, work, turn);
   return {
-    show: handler(showSecret),
-    rotate: handler(rotateSecret),
-    test: handler(sendTest),
+    show: handler(showSecret, writing),
+    rotate: handler(rotateSecret, writing),
+    test: handler(sendTest, testing),
   };
 }
 
@@ -68,12 +96,12 @@ async function respond(
   request: Request,
   h: ResponseToolkit,
   work: Work,
+  turn: Turn,
 ): Promise<ResponseObject> {
-  const begun = Date.now();
   const form = request.payload as Form;
   const visitor = visitorOf(request);
-  const { status, shown } = await orUnreadable(deps.log, work(deps, visitor, form));
-  if (work === sendTest) request.app.waitedMs = Date.now() - begun;
+  const working = turn(request, () => work(deps, visitor, form));
+  const { status, shown } = await orUnreadable(deps.log, working);
   return page(request, h, 'signing', {
     title: 'Webhooks',
     testForm: randomUUID(),
@@ -115,18 +143,20 @@ async function showSecret(
 async function rotateSecret(
   { db }: SigningDeps,
   { organizationId, by }: Visitor,
-  { leaked }: Form,
+  { ends }: Form,
 ): Promise<Outcome> {
-  const isForced = leaked !== undefined;
+  // The form that rotates again names the overlap that it ends. So sent twice, it rotates once.
+  const end = new Date(Number(ends));
+  const force = !Number.isNaN(end.getTime()) && end;
   try {
-    const secret = await rotateWebhookSecret(db, by, organizationId, isForced);
+    const secret = await rotateWebhookSecret(db, by, organizationId, force);
     const shown = { ...shownSecret(secret), isRotated: true };
     return { status: 200, shown };
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     if (error.code !== 'rotation_too_soon') throw error;
     const tooSoon = timeElement(error.until);
-    return { status: 409, shown: { tooSoon } };
+    return { status: 409, shown: { tooSoon, ends: error.until?.getTime() } };
   }
 }
 
@@ -138,14 +168,16 @@ function shownSecret(secret: WebhookSecret) {
 }
 
 async function sendTest(
-  { db, starter, testEventMs }: SigningDeps,
+  { db, forbids, starter, testEventMs }: SigningDeps,
   { organizationId }: Visitor,
   form: Form,
 ): Promise<Outcome> {
   const url = String(form.url ?? '').trim();
-  // A worker checks where the address leads.
-  if (faultOfUrl(url, () => false)) {
-    return { status: 422, shown: { url, isWrongUrl: true } };
+  // A worker also checks where a public name leads.
+  const fault = faultOfUrl(url, forbids);
+  if (fault !== null) {
+    const isPrivate = fault === 'url.forbidden';
+    return { status: 422, shown: { url, isWrongUrl: true, isPrivate } };
   }
   const { secretKeys } = db;
   await requireRightKey(db, secretKeys);

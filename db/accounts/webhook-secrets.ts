@@ -83,7 +83,8 @@ export async function showWebhookSecret(
  * To rotate a secret that cannot be decrypted, `force` must be true too. Such a secret ends at
  * once, because it cannot sign deliveries.
  * @param force true if the new secret leaked right after a rotation, or if the secret cannot be
- * decrypted; receivers that still use the secret that ends early will reject deliveries
+ * decrypted; receivers that still use the secret that ends early will reject deliveries. A time
+ * forces it only while the previous secret ends at this time
  * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`;
  * {SecretKeyMissing}
  */
@@ -91,8 +92,12 @@ export async function rotateWebhookSecret(
   db: Database,
   by: ChangedBy,
   organizationId: string,
-  force = false,
+  force: boolean | Date = false,
 ): Promise<WebhookSecret> {
+  const isForced =
+    force instanceof Date
+      ? sql`previous_webhook_secret_expires_at is not distinct from ${force}`
+      : sql`${force}`;
   const stored = newWebhookSecret(db, organizationId);
   return await transaction(db, async (tx) => {
     await requireRightKey(tx, db.secretKeys);
@@ -111,7 +116,7 @@ export async function rotateWebhookSecret(
              previous_webhook_secret_expires_at =
                case when ${isReadable} then clock_timestamp() + ${span(OVERLAP_MS)} end
        where id = ${organizationId}
-         and (${force}
+         and (${isForced}
               or coalesce(not ${lasts(sql`previous_webhook_secret_expires_at`, OVERLAP_MS)}, true))
       returning previous_webhook_secret_expires_at as "previousWebhookSecretExpiresAt"`;
     if (!rotated) {
@@ -133,7 +138,7 @@ export async function rotateWebhookSecret(
       subject: organizationId,
       details: {
         previous_secret_valid_until: validUntil?.toISOString() ?? null,
-        forced: force,
+        forced: force !== false,
       },
     });
     const webhookSecret = decryptSecret(db.secretKeys, organizationId, stored);

@@ -13,11 +13,12 @@ interface Deps
 /** Creates the HTTP API from the configuration. It does not listen yet. */
 export async function createApi(config: ApiConfig, deps: Deps): Promise<Server> {
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  const forbids = (url: URL) => policy.forbids(url);
   const check = { db: deps.db, rules: config, testOutcomeOf };
   const server = createServer({
     ...deps,
     ...check,
-    forbids: (url) => policy.forbids(url),
+    forbids,
     changes: listenForChanges(deps.db),
     site: config,
     host: config.apiHost,
@@ -30,7 +31,7 @@ export async function createApi(config: ApiConfig, deps: Deps): Promise<Server> 
   });
   const { log, testEventMs } = deps;
   const sendsMail = config.smtpFrom !== null;
-  const pages = { site: config, log, check, sendsMail, testEventMs };
+  const pages = { site: config, log, check, forbids, sendsMail, testEventMs };
   await registerConsole(server, pages);
   return server;
 }
