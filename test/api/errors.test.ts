@@ -323,7 +323,7 @@ test('a 402 says how many credits are missing, and its Idempotency-Key stays unu
 
 /** Returns the headers except those that differ between any two responses. */
 function comparable({ headers }: ApiResponse): string[] {
-  const own = /^(?:date|connection|keep-alive|x-request-id|ratelimit|x-ratelimit)/;
+  const own = /^(?:date|connection|keep-alive|x-request-id|ratelimit|x-ratelimit|retry)/;
   return [...headers]
     .filter(([name]) => !own.test(name))
     .map(([name, value]) => `${name}: ${value}`);
