@@ -348,7 +348,7 @@ for (const [width, colorScheme, count] of [
       const lines = (await readFile(await download.path(), 'utf8')).trim().split('\n');
       t.is(lines.length, count + 3);
       t.true(lines.filter((line) => /@.+,completed,/.test(line)).length > count / 2);
-      t.is(lines[count + 1], 'Nobody,12,,,,not_asked,has 2 instead of 10 digits');
+      t.is(lines[count + 1], 'Nobody,12,,,,,,,,,not_asked,has 2 instead of 10 digits');
       await page.getByRole('link', { name: 'batches', exact: true }).click();
       await page.getByRole('heading', { name: 'Batches' }).waitFor();
       await checkPage(t, page);
