@@ -59,11 +59,12 @@ export function createMail({ smtpUrl, from, publicUrl }: MailSettings): SendNoti
   return async (notice) => {
     const { uploadId, to, expiresAt } = notice;
     const run = new Date(expiresAt).getTime();
+    const outcome = notice.stopReason ? 'has stopped' : 'is done';
     try {
       await transport.sendMail({
         from,
         to: { name: '', address: to },
-        subject: notice.stopReason ? 'Your upload has stopped' : 'Your upload is done',
+        subject: `NPI email enrichment: your upload ${outcome}`,
         text: textOf(notice, `${publicUrl}/console/uploads/${uploadId}`),
         // Mail programs show an email once that was sent twice with the same id.
         messageId: `<${uploadId}.${run}@${new URL(publicUrl).hostname}>`,

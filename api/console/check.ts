@@ -16,14 +16,14 @@ export type Prices = Readonly<Record<RequestedType, number>>;
 /** Why rows of a file or pasted NPIs are not checked. */
 type Unchecked = 'duplicate' | 'kept' | 'empty';
 
-/** What happens to each kind of row. */
-const LINES: Readonly<Record<CheckResult | Unchecked, string>> = {
+/** What happens to a row of a file, or to an NPI of a pasted list. */
+export const LINES: Readonly<Record<CheckResult | Unchecked, string>> = {
   lookup: 'To look up',
-  free_repeat: 'Free repeats',
-  organization: 'NPIs of organizations, not looked up',
-  deactivated: 'Deactivated NPIs, not looked up',
-  duplicate: 'Repeated NPIs, looked up once',
-  kept: 'Rows that keep an earlier email',
+  free_repeat: 'Free repeat',
+  organization: 'NPI of an organization, not looked up',
+  deactivated: 'Deactivated NPI, not looked up',
+  duplicate: 'Repeated NPI, looked up once',
+  kept: 'Keeps an earlier email',
   not_an_npi: 'Mistyped or not an NPI, not looked up',
   empty: 'Without an NPI, not looked up',
 };
@@ -35,15 +35,6 @@ export function summaryOf(counts: Totals & Partial<Readonly<Record<Unchecked, nu
   const total = all.reduce((sum, { count }) => sum + count, 0);
   return { lines: all.filter(({ count }) => count > 0), total };
 }
-
-/** What happens to an NPI of a pasted list. */
-export const RESULTS: Readonly<Record<CheckResult, string>> = {
-  lookup: 'To look up',
-  free_repeat: 'Free repeat',
-  organization: 'An organization: not looked up',
-  deactivated: 'Deactivated: not looked up',
-  not_an_npi: 'Not an NPI: not looked up',
-};
 
 const TYPES: Readonly<Record<RequestedType, string>> = {
   any: 'Any, professional first',

@@ -17,7 +17,7 @@ import { sendCsv } from '../http/csv.ts';
 import { MAX_NPIS } from '../http/submit-body.ts';
 import { factsOf } from '../routes/check.ts';
 import { againHandler, againOf, failedIn, offerOf } from './again.ts';
-import { choicesOf, type Prices, RESULTS, summaryOf, type Totals } from './check.ts';
+import { choicesOf, LINES, type Prices, summaryOf, type Totals } from './check.ts';
 import { type Delivery, listedDelivery } from './deliveries.ts';
 import { nameIn, shownName } from './name.ts';
 import { listed, page } from './page.ts';
@@ -218,7 +218,7 @@ async function checked(
     checked: body.data.map(({ npi, result }) => ({
       npi,
       facts: facts.get(npi),
-      what: RESULTS[result],
+      what: LINES[result],
     })),
   };
 }

@@ -384,7 +384,7 @@ async function listPage(
     ...NOTHING_FOUND,
     ...found.get(upload.id),
   }));
-  const context = { title: 'Upload a file', uploads, problem };
+  const context = { title: 'Uploads', uploads, problem };
   return page(request, h, 'uploads', context).code(problem === '' ? 200 : 422);
 }
 

@@ -157,6 +157,8 @@ test('a read key signs in to the console, sees no forms, and stays signed in', a
   const uploads = await visitor.get('/console/uploads');
   t.notRegex(uploads.text, /type="file"/);
   t.regex(uploads.text, /Ask a colleague with a full key/);
+  t.regex(uploads.text, /There are no uploads yet\.<\/p>/);
+  t.regex(text, /There are no batches yet\.<\/p>/);
   const refused = await visitor.get('/console/submit');
   t.is(refused.status, 403);
   t.regex(refused.text, /<h1>Your key may not do this<\/h1>/);

@@ -201,7 +201,9 @@ test('what failed in a batch is looked up again once, with its type and name', a
   const list = await client.get<{ readonly batches: unknown[] }>('/api/v1/batches');
   t.is(list.json.batches.length, 2);
   t.regex(first.text, /<h1>Cardiologists/);
-  t.true(first.text.includes(`Looks up again what failed in <a href="${path}">`));
+  t.true(
+    first.text.includes(`This batch looks up again what failed in <a href="${path}">`),
+  );
   t.notRegex(first.text, /Custom data|secret_order|Look up/);
   const again = (await client.batch(first.path.split('/').at(-1) ?? '')) as {
     readonly data: readonly { readonly npi: string }[];

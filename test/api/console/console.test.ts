@@ -272,7 +272,7 @@ test('a pasted list is checked before it is submitted, once per form', async (t)
   const checked = await check(npis);
   t.is(checked.status, 200);
   t.regex(checked.text, /To look up<\/th><td class="n">3</);
-  t.regex(checked.text, /Repeated NPIs, looked up once<\/th><td class="n">1</);
+  t.regex(checked.text, /Repeated NPI, looked up once<\/th><td class="n">1</);
   t.regex(checked.text, /All NPIs<\/th><td class="n">4</);
   t.regex(checked.text, /<th [^>]+>2000000028<.+?"What happens">To look up</);
   for (const [type, price] of Object.entries(PRICES))
@@ -306,7 +306,7 @@ test('a pasted list shows whose NPIs it has, and which are free', async (t) => {
   const form = { form_token: token, npis: `${person} ${retired}` };
   const { text } = await visitor.post('/console/check', form);
   t.regex(text, /"Whose NPI"><div>ANA &lt;B&gt;.*<\/td><td [^>]+>To look up</);
-  t.regex(text, /"What happens">Deactivated: not looked up</);
+  t.regex(text, /"What happens">Deactivated NPI, not looked up</);
   t.regex(text, />Personal: at most 3 credits, 2 more than you have</);
   const [, key = ''] = /name="idempotency_key" value="([^"]+)"/.exec(text) ?? [];
   const given = { ...form, idempotency_key: key, type: 'personal' };
@@ -509,5 +509,5 @@ test('a sandbox session is marked', async (t) => {
   const visitor = new Visitor(stack.baseUrl);
   const { text } = await visitor.signIn(sandbox.apiKey);
   t.regex(text, /class="badge sandbox">Sandbox</);
-  t.regex(text, /emails are invented and nothing is charged/);
+  t.regex(text, /emails are invented and cost nothing/);
 });

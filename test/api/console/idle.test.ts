@@ -140,7 +140,7 @@ test('a customer can send one file at a time, with all its keys together', async
   });
   t.regex(refused.text, /Another file of yours is in progress/);
   await finish();
-  t.regex((await send()).text, /Submit 1 NPI</);
+  t.regex((await send()).text, /This submits 1 NPI\./);
 });
 
 test('slow senders do not delay others, and if there are many, the oldest is disconnected', async (t) => {
@@ -152,7 +152,7 @@ test('slow senders do not delay others, and if there are many, the oldest is dis
   const [oldest, ...others] = sending;
   await t.throwsAsync(async () => await oldest?.());
   for (const finish of others.toReversed())
-    t.regex((await finish()).text, /Submit 1 NPI</);
+    t.regex((await finish()).text, /This submits 1 NPI\./);
 });
 
 test('a file may take longer to arrive than other requests', async (t) => {
@@ -160,7 +160,7 @@ test('a file may take longer to arrive than other requests', async (t) => {
   const finish = await sendHalf(visitor);
   const other = `POST ${SIGN_IN} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n`;
   t.regex(await exchange(api.port, other), /^HTTP\/1\.1 408 /);
-  t.regex((await finish()).text, /Submit 1 NPI</);
+  t.regex((await finish()).text, /This submits 1 NPI\./);
 });
 
 test('a file is rejected if there are too many, or its organization was closed', async (t) => {

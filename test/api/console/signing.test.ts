@@ -109,7 +109,9 @@ test('a rotation says until when the old secret signs, and refuses a second one'
   const again = await send(visitor, ROTATE);
   t.is(again.status, 409);
   t.true(again.text.includes('rotated less than 24 hours ago.'));
-  t.true(again.text.includes(`${shownUntil} UTC</time>, deliveries are also`));
+  t.true(
+    again.text.includes(`${shownUntil} UTC</time>. If the newest secret has leaked`),
+  );
   t.is(secretIn(again), '');
   t.is(secretIn(await send(visitor, SHOW)), next);
 

@@ -129,7 +129,7 @@ test.serial(
     t.regex(draft.text, /<option value="1" selected>NPI<\/option>/);
     t.deepEqual(summaryIn(draft), {
       'To look up': 2,
-      'Repeated NPIs, looked up once': 1,
+      'Repeated NPI, looked up once': 1,
       'Mistyped or not an NPI, not looked up': 1,
       'All rows': 4,
     });
@@ -176,11 +176,11 @@ test.serial(
     const summary = summaryIn(draft);
     t.deepEqual(summary, {
       'To look up': 1,
-      'Free repeats': 1,
-      'NPIs of organizations, not looked up': 1,
-      'Deactivated NPIs, not looked up': 1,
-      'Repeated NPIs, looked up once': 1,
-      'Rows that keep an earlier email': 1,
+      'Free repeat': 1,
+      'NPI of an organization, not looked up': 1,
+      'Deactivated NPI, not looked up': 1,
+      'Repeated NPI, looked up once': 1,
+      'Keeps an earlier email': 1,
       'Mistyped or not an NPI, not looked up': 2,
       'Without an NPI, not looked up': 1,
       'All rows': lines.length,
@@ -503,7 +503,7 @@ test.serial('an email without results is sent when an upload ends', async (t) =>
   await start(visitor, draft, { notify, name: 'Secret list' });
   const [content = ''] = await mailsTo(notify, 1);
   t.is(mails.to(notify)[0]?.from, FROM);
-  t.regex(content, /^Subject: Your upload is done\r$/m);
+  t.regex(content, /^Subject: NPI email enrichment: your upload is done\r$/m);
   t.regex(content, /^2 of 2 NPIs are done\. You can download the results\.\r$/m);
   t.true(content.includes(`${SITE_SETTINGS.PUBLIC_URL}${draft.path}\r\n`));
   for (const secret of [FOUND, 'Secret', '@cedar']) t.false(content.includes(secret));
@@ -532,13 +532,13 @@ test.serial(
     const notify = 'bo@clinic.example';
     await start(visitor, draft, { notify });
     const [first = ''] = await mailsTo(notify, 1);
-    t.regex(first, /^Subject: Your upload has stopped\r$/m);
+    t.regex(first, /^Subject: NPI email enrichment: your upload has stopped\r$/m);
     t.regex(first, /^1 of 2 NPIs are done\. Your credits are used up\./m);
     await grant(stack.db, client.organizationId, 10);
     const stopped = await visitor.get(draft.path);
     await visitor.post(`${draft.path}/continue`, { form_token: stopped.token });
     const [, second = ''] = await mailsTo(notify, 2);
-    t.regex(second, /^Subject: Your upload is done\r$/m);
+    t.regex(second, /^Subject: NPI email enrichment: your upload is done\r$/m);
     const idOf = (mail: string) => /^Message-ID: (.+)\r$/im.exec(mail)?.[1];
     t.truthy(idOf(first));
     t.not(idOf(first), idOf(second));
@@ -593,7 +593,7 @@ test.serial('an email goes to one address, without another header', async (t) =>
     const message = /uploads_notify_email_check/;
     await t.throwsAsync(storing, { message }, notifyEmail);
   }
-  t.regex((await visitor.get(draft.path)).text, /Submit 1 NPI</);
+  t.regex((await visitor.get(draft.path)).text, /This submits 1 NPI\./);
 });
 
 test.serial('without a mail server, a draft asks for no address', async (t) => {
@@ -693,7 +693,7 @@ test.serial('only a stopped upload can continue', async (t) => {
   await visitor.post(`${draft.path}/stop`, { form_token: draft.token });
   const workflow = stack.client.workflow.getHandle(id);
   await t.throwsAsync(workflow.describe(), { name: 'WorkflowNotFoundError' });
-  t.regex((await visitor.get(draft.path)).text, /Submit 1 NPI</);
+  t.regex((await visitor.get(draft.path)).text, /This submits 1 NPI\./);
 });
 
 test.serial('a visitor deletes a draft', async (t) => {

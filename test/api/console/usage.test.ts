@@ -159,7 +159,7 @@ test('the current month ends with the balance, of which open requests hold a par
   const { text, grants, charges } = await sameInFiles(t, await signedIn(client), '');
   t.deepEqual(tableOf(text, 'days').at(-1), ['Total', '2', '1', '1', '1', '4']);
   t.deepEqual(tableOf(text, 'credits').at(-1), ['', 'Balance now', '', '89']);
-  t.regex(text, /The balance includes 1 credit held for running requests:/);
+  t.regex(text, /The balance includes 1 credit held for running requests\./);
   t.deepEqual([grants, charges], [100, 4]);
   t.is((await client.credits()).balance, 88);
 });
@@ -217,5 +217,5 @@ test('the link to buy credits is where credits are short, without data', async (
     t.false(text.includes(BUY), path);
   }
   const { text } = await sandbox.get('/console/usage');
-  t.regex(text, /A sandbox has no bill, because nothing is charged\./);
+  t.regex(text, /A sandbox has no bill, because its credits are play money\./);
 });

@@ -25,6 +25,12 @@ function constant(file: string, name: string): number {
 for (const [row, file, name, unit] of [
   ['NPIs of a submit', 'db/requests/pacing.json', 'npisPerBatch', 1],
   ['NPIs of a check', 'db/requests/pacing.json', 'npisPerCheck', 1],
+  [
+    'keys of an organization that are valid or less than a day old',
+    'db/accounts/managed-keys.ts',
+    'MAX_KEYS',
+    1,
+  ],
   ['body of a request', 'api/http/json-body.ts', 'MAX_BODY_BYTES', 1024],
   ['time in which a request must arrive', 'api/http/connection.ts', 'ARRIVAL_MS', 1000],
   [
@@ -64,6 +70,7 @@ for (const [row, file, name, unit] of [
     'UNPROVEN_HOST_CONCURRENCY',
     1,
   ],
+  ['test events at the same time', 'api/console/signing.ts', 'maxRunningPerClient', 1],
   [
     'attempts to an unproven IP address',
     'db/webhooks/networks.ts',

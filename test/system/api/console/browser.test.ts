@@ -321,7 +321,7 @@ for (const [width, colorScheme, count] of [
       await using context = await browser?.newContext(options);
       if (!context) return;
       const { page, trouble } = await signIn(context, apiKey);
-      await page.getByRole('link', { name: 'Upload a file' }).first().click();
+      await page.getByRole('link', { name: 'Uploads' }).first().click();
       const rows = ordinaryNpis('found', count).map((npi, at) => `Person ${at},${npi}`);
       const file = ['Name,NPI number', ...rows, 'Nobody,12', rows[0]].join('\n');
       const bytes = {
@@ -335,7 +335,8 @@ for (const [width, colorScheme, count] of [
       await page.getByRole('button', { name: 'Upload' }).click();
       await page.getByText('Delete this draft').click();
       await checkPage(t, page);
-      await page.getByRole('button', { name: `Submit ${count} NPIs` }).click();
+      await page.getByText(`This submits ${count} NPIs.`).waitFor();
+      await page.getByRole('button', { name: 'Find emails' }).click();
       await page.getByText('Download the results').waitFor();
       await checkPage(t, page);
       // The page shows the progress without a reload.
