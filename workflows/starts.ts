@@ -108,7 +108,7 @@ export async function startUpload(
     priority: { fairnessKey: organizationId },
     typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
     memo: { organization_id: organizationId },
-    staticSummary: 'upload of a CSV file',
+    staticSummary: 'upload of a file',
   });
 }
 

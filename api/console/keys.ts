@@ -31,6 +31,7 @@ export const KEY = `${KEYS}/{key_id}`;
 const OVERLAP_MS = 24 * 3_600_000;
 /** A name has 1 to 200 characters, and none that can't be shown. */
 const NAME = /^\P{Cc}{1,200}$/u;
+const NAME_PROBLEM = 'Enter a name of 1 to 200 characters, and choose a role.';
 
 type Form = Readonly<Record<string, unknown>>;
 
@@ -86,8 +87,6 @@ async function create(
   );
   return page(request, h, 'new-key', { title: 'New key', ...issued });
 }
-
-const NAME_PROBLEM = 'Enter a name of 1 to 200 characters, and choose a role.';
 
 async function keyPage(
   db: Database,

@@ -36,8 +36,8 @@ let seconds = 3;
 let progress = document.querySelector('#progress[data-running]');
 while (progress) {
   await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
-  // Each look counts toward the rate limit of the key, as the submits do.
-  // A new page would close an opened question.
+  // Each update counts toward the rate limit of the key, as the submits do.
+  // A new page would close what the visitor has opened.
   if (document.hidden || progress.querySelector('[open]')) continue;
   seconds = Math.min(seconds * 1.2, MAX_SECONDS);
   const response = await fetch(location.href).catch(() => null);

@@ -7,7 +7,7 @@ import { readInTurn } from '../http/turn-queue.ts';
 import { ledgerFile, sumsOf, usageBy, usageFile } from '../routes/credits.ts';
 import { page } from './page.ts';
 
-// The page of usage: a month by day and by requested type, and its bill. And the chart of the overview.
+// The page of usage (a month by day and type, with its bill), and the chart of the overview.
 
 /** The body of `GET /api/v1/usage` by day. */
 export interface UsageReport {

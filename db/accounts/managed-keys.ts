@@ -43,7 +43,8 @@ export interface KeyManager {
 /**
  * Why a change of a key was rejected. `ended`: the visitor's key is no longer valid. `missing`: the
  * visitor manages no key with this id. `sent`: a key with the id of the form exists. `many`: the
- * organization has too many keys. `last`: it is the last `full` key.
+ * organization has too many keys. `last`: it is the last `full` key. `inactive`: the key has ended.
+ * `rotated`: it was already replaced.
  */
 type KeyFault = 'ended' | 'missing' | 'sent' | 'many' | 'last' | 'inactive' | 'rotated';
 

@@ -47,7 +47,8 @@ grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator, npe_
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator, npe_viewer;
 
 -- Derived rows, such as balances, ledger entries of requests, and counts, are written only by these
--- functions, with the owner's rights. So is the evidence read that customers may see (receipts_of). The search path prevents a user's temporary tables from being
+-- functions, with the owner's rights. receipts_of reads evidence with these rights, because
+-- customers may see only its counts. The search path prevents a user's temporary tables from being
 -- used instead of ours. The right to execute is revoked from public. Otherwise a user could create
 -- a table with a trigger that calls such a function with forged rows.
 do $$

@@ -16,7 +16,7 @@ import { apiKeys, organizations } from './accounts.ts';
 import { bytea, clockTime, isOneOf, time } from './columns.ts';
 import { batches } from './requests.ts';
 
-// CSV files that customers upload in the console, and the parts in which their NPIs are submitted.
+// Files that customers upload in the console, and the parts in which their NPIs are submitted.
 
 /**
  * An upload is a draft until the customer starts it. Its file is deleted at `expiresAt`, with the

@@ -20,7 +20,7 @@ import { batches, uploadParts, uploads } from '../schema.ts';
 import type { RequestedType } from '../words.ts';
 import { HAS_PARTS_LEFT } from './parts.ts';
 
-// The CSV files that customers upload in the console, as the API reads and writes them. The workflow
+// The files that customers upload in the console, as the API reads and writes them. The workflow
 // of an upload submits its parts (parts.ts).
 
 /** Identifies an upload of an organization. */

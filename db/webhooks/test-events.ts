@@ -43,8 +43,8 @@ const EXAMPLE = { npi: '2000000010', email: 'robin.example@clinic.example' } as 
 const CUSTOM_DATA = '{"test_event":true}';
 
 /**
- * Prepares the attempt of a test event. The breaker and the slots of its host decide as for a first
- * attempt of a delivery.
+ * Prepares the attempt of a test event. It is sent only if the breaker is closed and a slot is free.
+ * It takes no slot.
  * @throws {Refusal} `organization_missing`; {SecretKeyMissing}; {SecretUnreadable}
  */
 export async function admitTestEvent(
