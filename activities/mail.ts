@@ -25,13 +25,15 @@ export class MailFailure extends Error {
   readonly isPermanent: boolean;
 
   constructor(error: unknown) {
-    const { code = 'unknown', responseCode = 0 } = Object(error);
+    const { code = 'unknown', responseCode = 0, command = '' } = Object(error);
     super(`SMTP failed: ${code} ${responseCode}`);
-    this.isPermanent = code === 'EENVELOPE' && responseCode >= 500;
+    // For the sender, or without a password, the same codes are faults of our settings.
+    this.isPermanent = command === 'RCPT TO' && responseCode >= 500;
   }
 }
 
-/** These limits together are shorter than the time limit of the activity. */
+/** Shorter than the time limit of the activity, so that no retry overtakes a slow server. */
+const SEND_MS = 50_000;
 const LIMITS = {
   dnsTimeout: 5000,
   connectionTimeout: 10_000,
@@ -69,6 +71,7 @@ export function createMail({ smtpUrl, from, publicUrl }: MailSettings): SendNoti
         // Mail programs show an email once that was sent twice with the same id.
         messageId: `<${uploadId}.${run}@${new URL(publicUrl).hostname}>`,
         headers: { 'auto-submitted': 'auto-generated' },
+        signal: AbortSignal.timeout(SEND_MS),
       });
     } catch (error) {
       throw new MailFailure(error);

@@ -173,7 +173,7 @@ async function notifyEnd({ db, mail, log }: UploadDeps, uploadId: string) {
     const type = 'Upload.mail';
     throw ApplicationFailure.create({ message, type, nonRetryable: isPermanent });
   }
-  await markNotified(db, uploadId);
+  await markNotified(db, notice);
 }
 
 async function submitted(

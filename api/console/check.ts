@@ -59,6 +59,9 @@ export function choicesOf(prices: Prices, balance: number, chosen?: unknown) {
   };
 }
 
+/** A draft lives for a day. What is free only until then may be charged, so it has a price. */
+const AHEAD_MS = 24 * 3_600_000;
+
 /** Sums the free checks of different NPIs, of which there may be more than one check takes. */
 export async function checkAll(
   deps: CheckDeps,
@@ -72,7 +75,7 @@ export async function checkAll(
   for (let start = 0; start < npis.length; start += MAX_CHECKED) {
     const part = npis.slice(start, start + MAX_CHECKED);
     const report = await reads.inTurn(organizationId, () =>
-      checkNpis(deps, organizationId, part),
+      checkNpis(deps, organizationId, part, AHEAD_MS),
     );
     for (const result of CHECK_RESULTS) totals[result] += report.totals[result];
     for (const type of REQUESTED_TYPES) prices[type] += report.max_credits[type];

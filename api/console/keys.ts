@@ -98,8 +98,10 @@ async function keyPage(
   const finding = () => findManagedKey(db, request.app.caller, id);
   const key = await refusable(() => readInTurn(request, finding));
   const shown = shownKey(request, key);
+  const all = await readInTurn(request, () => listManagedKeys(db, request.app.caller));
   return page(request, h, 'key', {
     ...shown,
+    ending: shown.status === 'active' ? all.filter((old) => endsFor(old, key)) : [],
     title: key.name,
     canRotate: shown.isActive && key.expiresAt === null,
     form: { keyId: newId('key'), name: key.name, ...form },
@@ -215,6 +217,12 @@ interface ListedKey extends ApiKey {
 function stateOf({ state, expiresAt }: ApiKey): string {
   if (state === 'inactive') return 'ended';
   return state === 'active' && expiresAt !== null ? 'ending' : state;
+}
+
+/** Returns whether a key ends soon, because another one has probably replaced it. */
+function endsFor(old: ApiKey, { name, organizationId }: ApiKey): boolean {
+  const isSame = old.name === name && old.organizationId === organizationId;
+  return isSame && stateOf(old) === 'ending';
 }
 
 /** Returns what a page shows of a key. */

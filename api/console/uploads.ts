@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream';
 import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
 import { PRICES } from '../../db/accounts/credits.ts';
+import { isSandbox } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { readResults, type ShownItem } from '../../db/requests/envelope.ts';
@@ -219,7 +220,7 @@ async function start(
     throw new CallFailed(422, { detail });
   }
   const fileName = shownName(String(form.name ?? '')) || upload.fileName;
-  const notifyEmail = deps.sendsMail ? addressIn(form.notify) : null;
+  const notifyEmail = asksForAddress(deps, request) ? addressIn(form.notify) : null;
   const chosen = { ...prepared, requestedType, fileName, notifyEmail };
   const isStarted = await request.app.place.inTurn(() =>
     startUpload(db, idOf(request), chosen),
@@ -231,6 +232,11 @@ async function start(
 /** One address, without a display name. The table has the same rule. */
 const ADDRESS = /^[a-zA-Z0-9.!#$%&*+/=?^_{|}~-]+@[a-zA-Z0-9.-]+$/;
 const MAX_ADDRESS = 254;
+
+/** Returns whether a draft asks for an address. A sandbox is free, so it could flood one. */
+function asksForAddress({ sendsMail }: UploadPagesDeps, request: Request): boolean {
+  return sendsMail && !isSandbox(request.app.caller.organizationId);
+}
 
 /**
  * Returns the address of the form, or null if the field is empty.
@@ -444,7 +450,7 @@ async function draftPage(
       empty,
     }),
     choices: choicesOf(prices, credits.body.balance),
-    sendsMail: deps.sendsMail,
+    sendsMail: asksForAddress(deps, request),
   });
 }
 

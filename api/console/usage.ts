@@ -161,7 +161,7 @@ function linesOf({ opening, funding, usage }: Bill) {
     lines,
     granted: sumOf('grant'),
     adjusted: sumOf('adjustment'),
-    charged: -sumOf('charge'),
+    charged: Math.abs(sumOf('charge')),
     closing: balance,
   };
 }

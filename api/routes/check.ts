@@ -48,16 +48,18 @@ interface Checked extends Pick<PublicFacts, 'name' | 'city' | 'state'> {
 /**
  * Checks texts that should be NPIs, without a submit.
  * @param npis at most `MAX_CHECKED` texts. The same text may occur more than once
+ * @param aheadMs milliseconds from now within which the submit is
  */
 export async function checkNpis(
   { db, rules, testOutcomeOf }: CheckDeps,
   organizationId: string,
   npis: readonly string[],
+  aheadMs = 0,
 ) {
   const isTest = isSandbox(organizationId);
   const valid = [...new Set(npis.filter(hasNpiCheckDigit))];
   // A window that ends before a submit is final may not make it free.
-  const paidMs = rules.replayMs - rules.lookupTimeoutMs;
+  const paidMs = rules.replayMs - rules.lookupTimeoutMs - aheadMs;
   const paid = await readPaidTypes(db, organizationId, valid, paidMs);
   const known = await factsOf(db, organizationId, valid);
   const data: Checked[] = npis.map((npi) => {

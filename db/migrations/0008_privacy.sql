@@ -96,7 +96,7 @@ returns table (
          (select c.reason
             from email_checks c
            where c.npi = r.npi and c.email = r.email and c.kind = 'verdict' and c.verdict = 'valid'
-             and c.at <= r.settled_at
+             and c.at <= known.until
            order by c.id desc
            limit 1),
          has_word_of(address.local, p.last_name),
@@ -119,6 +119,12 @@ returns table (
      select split_part(r.email, '@', 1) as local, split_part(r.email, '@', 2) as domain
    ) address
    cross join lateral (
+     -- A free repeat shows what was known when the email was charged. Later evidence is from requests of others.
+     select least(r.settled_at, case when r.replayed then (
+       select e.charged_at from entitlements e
+        where e.organization_id = r.organization_id and e.npi = r.npi and e.email_type = r.email_type) end) as until
+   ) known
+   cross join lateral (
      -- Two halves of a vendor are one source. A list that an operator imported has no evidence.
      select count(distinct account_of(source)) filter (where source <> 'pattern')::integer as sources,
             coalesce(bool_or(source = 'pattern'), false) as is_pattern
@@ -126,7 +132,7 @@ returns table (
          select c.source
            from email_checks c
           where c.npi = r.npi and c.email = r.email and c.kind = 'named' and c.verdict <> 'invalid'
-            and c.at <= r.settled_at
+            and c.at <= known.until
             -- Leaves out responses about another person (namedBy in db/lookups/checks.ts).
             and not exists (
               select from email_checks i
@@ -136,7 +142,7 @@ returns table (
          select s.source
            from stored_emails s
           where s.npi = r.npi and s.email = r.email and s.reason = 'imported'
-            and s.first_seen_at <= r.settled_at
+            and s.first_seen_at <= known.until
        ) source
    ) named
    cross join lateral (

@@ -118,7 +118,8 @@ export async function readLookupHealth(
               count(*) filter (
                 where r.status <> 'failed'
                   and num_nonnulls(r.lookup_id, r.test_outcome) > 0
-                  and r.reason is distinct from 'known_miss'
+                  -- A miss that ends at once says nothing about vendors, and must not show which it is.
+                  and coalesce(r.reason not in ('known_miss', 'suppressed'), true)
               ) as succeeded,
               max(r.settled_at) as at
          from requests r
@@ -193,6 +194,8 @@ export interface Notice {
   readonly stopReason: 'credits' | 'key' | null;
   /** Differs between the ends of an upload that was continued. */
   readonly expiresAt: Date;
+  /** The time at which this was read. */
+  readonly at: Date;
   readonly total: number;
   /** The number of NPIs whose request is final. */
   readonly final: number;
@@ -202,7 +205,8 @@ export interface Notice {
 
 /**
  * Returns the email to send about the end of an upload. Returns null if the visitor entered no
- * address, if the email was sent, or if a person stopped the upload.
+ * address, if a person stopped the upload, or if nothing was submitted since the last email. So nobody
+ * floods an address by continuing an upload without credits.
  */
 export async function findNotice(db: Database, uploadId: string): Promise<Notice | null> {
   const [notice = null] = await run<Notice>(db)`
@@ -210,6 +214,7 @@ export async function findNotice(db: Database, uploadId: string): Promise<Notice
            u.notify_email as "to",
            u.stop_reason as "stopReason",
            u.expires_at as "expiresAt",
+           clock_timestamp() as at,
            progress.total,
            progress.final,
            progress.open
@@ -218,6 +223,7 @@ export async function findNotice(db: Database, uploadId: string): Promise<Notice
        select sum(cardinality(p.npis)) filter (where not p.is_repeat)::int as total,
               coalesce(sum(b.completed_count), 0)::int
                 - coalesce(sum(cardinality(p.npis)) filter (where p.is_repeat), 0)::int as final,
+              max(b.created_at) as submitted_at,
               coalesce(sum(b.total - b.completed_count), 0)::int as open
          from upload_parts p
          left join batches b on b.id = p.batch_id
@@ -225,18 +231,18 @@ export async function findNotice(db: Database, uploadId: string): Promise<Notice
      ) progress
      where u.id = ${uploadId}
        and u.notify_email is not null
-       and u.notified_at is null
+       and progress.submitted_at > coalesce(u.notified_at, '-infinity')
        and (u.submitted_at is not null or u.stop_reason in ('credits', 'key'))`;
   return notice;
 }
 
-/** Records that the email about the newest end of an upload was sent. */
-export async function markNotified(db: Database, uploadId: string): Promise<void> {
+/** Records that the email about an end of an upload was sent. */
+export async function markNotified(
+  db: Database,
+  { uploadId, at }: Notice,
+): Promise<void> {
   await query(db, (tx) =>
-    tx
-      .update(uploads)
-      .set({ notifiedAt: sql`clock_timestamp()` })
-      .where(eq(uploads.id, uploadId)),
+    tx.update(uploads).set({ notifiedAt: at }).where(eq(uploads.id, uploadId)),
   );
 }
 

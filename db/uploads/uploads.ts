@@ -299,7 +299,6 @@ export async function continueUpload(
       .update(uploads)
       .set({
         stopReason: null,
-        notifiedAt: null,
         apiKeyId,
         checkedAt: sql`clock_timestamp()`,
         expiresAt: sql`clock_timestamp() + interval '7 days'`,
@@ -336,7 +335,6 @@ export async function repeatFailed(
     ), again as (
       update uploads
          set submitted_at = null,
-             notified_at = null,
              api_key_id = ${apiKeyId},
              checked_at = clock_timestamp(),
              expires_at = clock_timestamp() + interval '7 days'

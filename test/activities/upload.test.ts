@@ -189,6 +189,9 @@ test('while the lookups of an upload fail, it tries one NPI every five minutes',
   await triesOne();
   await joinLookups(db, await open());
   await endAll('finished', 'known_miss');
+  await triesOne();
+  await joinLookups(db, await open());
+  await endAll('finished', 'suppressed');
 
   await triesOne();
   await joinLookups(db, await open());

@@ -143,6 +143,8 @@ test('a replaced key works for 24 more hours, or ends at once', async (t) => {
   const next = await rotate(made.id, 'keep');
   t.regex(next.text, /The old key works for 24 more hours/);
   t.deepEqual([await statusOf(made.apiKey), await statusOf(next.apiKey)], [200, 200]);
+  const { text: successor } = await visitor.get(`/console/keys/${next.id}`);
+  t.regex(successor, new RegExp(`keys/${made.id}">a key with the same name</a>`));
   const again = await visitor.post(`/console/keys/${made.id}/rotate`, next.form);
   t.is(again.status, 409);
   const last = await rotate(next.id, 'end');

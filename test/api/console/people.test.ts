@@ -258,6 +258,15 @@ test('a lookup, its replay, and a shared lookup have a receipt without vendors',
   t.regex(first[0] ?? '', /^Last validated: a check of the mailbox succeeded$/);
   t.regex(first[1] ?? '', /^Named by \d+ independent sources?$/);
   for (const page of pages) t.deepEqual(receiptsIn(page), [first]);
+  await query(stack.db, (tx) =>
+    tx.execute(sql`
+      insert into email_checks (npi, email, kind, source, verdict, at)
+      select npi, email, 'named', 'omega-data', 'valid', clock_timestamp()
+        from requests where batch_id = ${repeat}`),
+  );
+  const again = (await clients[0].single({ npi })).json.batch_id;
+  const latest = await (await signedIn(clients[0])).get(`/console/batches/${again}`);
+  t.deepEqual(receiptsIn(latest), [first], 'a free repeat shows what was charged');
   const [, , repeated] = pages;
   t.regex(repeated?.text ?? '', /free repeat/);
   const vendors = await query(stack.db, (tx) =>

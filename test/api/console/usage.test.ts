@@ -169,6 +169,7 @@ test('an empty month says so, and each month links to its neighbors', async (t) 
   const { text } = await sameInFiles(t, visitor, '2026-01');
   t.regex(text, /<title>Usage in January 2026/);
   t.regex(text, /class="empty">Nothing was looked up in this month\./);
+  t.regex(text, /0 at the beginning \+ 0 granted − 0 charged = 0\./);
   t.regex(text, /\?month=2025-12"/);
   t.regex(text, /\?month=2026-02"/);
   t.deepEqual(tableOf(text, 'credits').slice(1), [
