@@ -64,7 +64,7 @@ test('a visitor with a full key adds a colleague, whose key works at once', asyn
   t.regex(text, /Ana Ruiz/);
   t.notRegex(text, /href="\/console\/keys"/);
   const list = await visitor.get('/console/keys');
-  t.regex(list.text, /Ana Ruiz<\/a><\/th><td data-label="Role">member<\/td>/);
+  t.regex(list.text, /Ana Ruiz<\/a><\/div><\/th><td data-label="Role">member<\/td>/);
   t.true(list.text.includes(`…${made.apiKey.slice(-4)}`));
   t.false(list.text.includes(made.apiKey));
 });
@@ -77,7 +77,7 @@ test('the first test key makes the sandbox, and its full key sees only test keys
   const list = await visitor.get('/console/keys');
   t.regex(
     list.text,
-    /CI<\/a><\/th><td data-label="Role">full<\/td><td data-label="Kind">test/,
+    /CI<\/a><\/div><\/th><td data-label="Role">full<\/td><td data-label="Kind">test/,
   );
   const tester = await signedIn(made.apiKey);
   const its = await tester.get('/console/keys');
