@@ -43,7 +43,7 @@ export async function connectForImport(
     // A second connection would have neither the lock nor the staging tables.
     max_lifetime: null,
     idle_timeout: 0,
-    connect_timeout: 5,
+    connect_timeout: 15,
     onnotice: () => {},
     onclose: () => {
       lost = true;

@@ -242,7 +242,7 @@ test('a batch page has all results, and they can be downloaded as CSV', async (t
   for (const npi of NPIS) t.true(text.includes(npi));
   t.regex(text, /<td data-label="Email">[^<]+@[^<]+<details>/);
   t.regex(text, /Your receiver accepted it\. Status 200\./);
-  const csv = await visitor.get(`/console/batches/${batchId}/results.csv`);
+  const csv = await visitor.file(`/console/batches/${batchId}/results.csv`);
   t.regex(csv.headers.get('content-disposition') ?? '', /^attachment; filename="bat_/);
   const [header, first, second] = csv.text.split('\r\n');
   t.is(

@@ -48,7 +48,7 @@ async function enriched(visitor: Visitor, content: string): Promise<string[]> {
   return await eventually(async () => {
     const { text } = await visitor.get(draft.path);
     if (!text.includes('badge completed')) return null;
-    const results = await visitor.get(`${draft.path}/results.csv`);
+    const results = await visitor.file(`${draft.path}/results.csv`);
     return results.text.trim().split('\n');
   });
 }
@@ -120,7 +120,7 @@ test('names of an NPPES import stand next to NPIs, in pages and files', async (t
     `<div>JO &quot;JOE&quot;, JR; DOE, MD${small}`,
     `<div>${LONG} ${LONG}, MD${small}`,
   ]);
-  const csv = await visitor.get(`${path}/results.csv`);
+  const csv = await visitor.file(`${path}/results.csv`);
   const cells = csv.text.split('\r\n').map((line) => line.split(',false,,')[1]);
   t.deepEqual(cells.slice(1, 5), [
     `"'=HYPERLINK('http://x.example','y') PUBLIC",'@SUM(1),CEDAR VALLEY,CO,Family medicine`,
@@ -187,7 +187,7 @@ test('a row of the NPI Registry shows no name', async (t) => {
   const visitor = await signedIn(client);
   const path = `/console/batches/${await storedBatch(client, [npi])}`;
   t.is(shownNextTo(npi, await visitor.get(path)), '');
-  t.regex((await visitor.get(`${path}/results.csv`)).text, /,false,,,,,,\r\n$/);
+  t.regex((await visitor.file(`${path}/results.csv`)).text, /,false,,,,,,\r\n$/);
 });
 
 test('a sandbox shows no real person', async (t) => {
@@ -198,7 +198,7 @@ test('a sandbox shows no real person', async (t) => {
   const { json } = await client.bulk({ npis: [npi] });
   const path = `/console/batches/${json.batch_id}`;
   const file = await enriched(visitor, `npi\n${npi}\n`);
-  const seen = [await visitor.get(path), await visitor.get(`${path}/results.csv`)];
+  const seen = [await visitor.get(path), await visitor.file(`${path}/results.csv`)];
   const texts = [...seen.map(({ text }) => text), ...file];
   for (const text of texts) t.false(text.includes('REAL'), text);
 });
@@ -218,7 +218,7 @@ test('a suppressed person looks like a remembered miss', async (t) => {
     await client.completed(json.batch_id);
     const path = `/console/batches/${json.batch_id}`;
     const page = await visitor.get(path);
-    const csv = await visitor.get(`${path}/results.csv`);
+    const csv = await visitor.file(`${path}/results.csv`);
     const results = await enriched(visitor, `npi\n${npi}\n`);
     const seen = [page.text, csv.text, ...results].join('\n');
     texts.push(

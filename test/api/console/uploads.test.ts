@@ -146,7 +146,7 @@ test.serial(
     t.regex(list, /"Done">2 of 2<.+?"Emails">1<.+?"Credits">1</);
     t.regex(list, /"Kept until"><time datetime="20\S+Z">20\S+ \d\d:\d\d UTC<\/time>/);
     t.is((await client.credits()).used, 1);
-    const results = await visitor.get(`${draft.path}/results.csv`);
+    const results = await visitor.file(`${draft.path}/results.csv`);
     const lines = results.text.trim().split('\r\n');
     t.is(results.headers.get('content-type'), 'text/csv; charset=utf-8');
     t.is(lines[0]?.slice(0, 17), 'Name;NPI;enriched');
@@ -231,7 +231,7 @@ test.serial(
     t.regex(chosen.text, /Row 4: 12 has 2 instead of 10 digits/);
     await start(visitor, chosen);
     await until(visitor, draft.path, 'completed');
-    const { text, headers } = await visitor.get(`${draft.path}/results.csv`);
+    const { text, headers } = await visitor.file(`${draft.path}/results.csv`);
     const lines = text.split('\r\n');
     t.regex(headers.get('content-disposition') ?? '', /contacts-enriched\.csv$/);
     t.is(lines[0], 'Q3 list,,,,,,,,,,,');
@@ -250,7 +250,7 @@ test.serial('batches name the upload that they were submitted from', async (t) =
   await start(visitor, file, { name: ' Q3 \u202elist v1.2 ' });
   const { text: done } = await until(visitor, file.path, 'completed');
   t.regex(done, /<h1>Q3 list v1\.2<\/h1>/);
-  const results = await visitor.get(`${file.path}/results.csv`);
+  const results = await visitor.file(`${file.path}/results.csv`);
   const disposition = results.headers.get('content-disposition') ?? '';
   t.regex(disposition, /Q3%20list%20v1\.2-enriched\.csv$/);
   const link = `<a href="${file.path}">Q3 list v1.2</a>`;
@@ -290,7 +290,7 @@ test.serial('a file name is cut and loses its invisible characters', async (t) =
   const draft = await upload(visitor, content, `"<b>\u202e${'𝒳'.repeat(150)}.csv`);
   t.regex(draft.text, /<h1>&quot;&lt;b&gt;𝒳{97}<\/h1>/u);
   await start(visitor, draft);
-  const { headers } = await visitor.get(`${draft.path}/results.csv`);
+  const { headers } = await visitor.file(`${draft.path}/results.csv`);
   t.regex(
     headers.get('content-disposition') ?? '',
     /^attachment; filename\*=UTF-8''%22%3Cb%3E(%F0%9D%92%B3){97}-enriched\.csv$/,
@@ -365,7 +365,7 @@ test.serial(
       t.true(text.includes(`<a href="${BUY}">Buy credits</a>`));
     const { balance, used } = await client.credits();
     t.deepEqual({ balance, used }, { balance: 0, used: 3 });
-    const { text } = await visitor.get(`${draft.path}/results.csv`);
+    const { text } = await visitor.file(`${draft.path}/results.csv`);
     t.is(text.match(/,not_asked,not enough credits/g)?.length, 2);
     await grant(stack.db, client.organizationId, 10);
     const [before] = await listUploads(stack.db, client.organizationId);
@@ -660,7 +660,7 @@ test.serial('a stopped upload submits no further part', async (t) => {
   const { path, text, token } = await visitor.get(`${UPLOADS}/${uploadId}`);
   t.regex(text, /up to 60 that are being submitted, are still looked up/);
   t.notRegex(text, /lookups failed/);
-  const soFar = await visitor.get(`${path}/results.csv`);
+  const soFar = await visitor.file(`${path}/results.csv`);
   t.regex(soFar.text, /,not_asked,not submitted yet\n$/);
   const stopped = await visitor.post(`${path}/stop`, { form_token: token });
   t.regex(stopped.text, /You stopped this upload\. NPIs that were already submitted/);
@@ -670,7 +670,7 @@ test.serial('a stopped upload submits no further part', async (t) => {
   await eventually(async () =>
     (await visitor.get(path)).text.includes('data-running') ? null : true,
   );
-  const results = await visitor.get(`${path}/results.csv`);
+  const results = await visitor.file(`${path}/results.csv`);
   t.notRegex(results.text, /,(?:accepted|in-progress),/);
   t.regex(results.text, /,not_asked,stopped by you\n$/);
 });
@@ -752,6 +752,6 @@ test.serial('a cell with line breaks stays one cell in the results', async (t) =
   const row = `${FOUND},"1 Main St\nApt 2"`;
   const draft = await upload(visitor, `npi,address\r\n${row}\r\n`);
   await start(visitor, draft);
-  const { text } = await visitor.get(`${draft.path}/results.csv`);
+  const { text } = await visitor.file(`${draft.path}/results.csv`);
   t.true(text.includes(`\r\n${row},`), text);
 });
