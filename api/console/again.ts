@@ -44,7 +44,7 @@ export function againOf(customData: object | null): string | null {
 
 /**
  * Returns the handler that submits what failed in a batch as a new batch. Sending the form again
- * leads to the same batch.
+ * leads to the same batch, within a day (`Idempotency-Key`).
  */
 export function againHandler(db: Database): Lifecycle.Method {
   return async (request, h) => {
