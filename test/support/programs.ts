@@ -174,6 +174,7 @@ export async function startApiProcess(
       args: ['--max-semi-space-size=8', PROGRAM],
       env: {
         ...BARE,
+        SECRETS_KEY,
         DATABASE_URL: asRole(databaseUrl, 'api'),
         DATABASE_POOL: '16',
         API_HOST: LOOPBACK,
