@@ -57,29 +57,41 @@ type CellsOf = (npi: string) => readonly string[];
 
 /** Fills the places of an outline, which is read in parts. */
 export class Filling {
-  readonly #factsOf: CellsOf;
   readonly #resultOf: CellsOf;
   readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true });
   /** The beginning of a place that ends in the next part. */
   #rest = '';
 
-  /** Both functions return five cells for an NPI. */
-  constructor(factsOf: CellsOf, resultOf: CellsOf) {
-    this.#factsOf = factsOf;
+  /** @param resultOf returns five cells for an NPI */
+  constructor(resultOf: CellsOf) {
     this.#resultOf = resultOf;
   }
 
-  /** Returns the text of the next part, with its places filled. */
-  next(part: Uint8Array): string {
+  /** Returns the text of the next part, which ends before a place that is cut. */
+  take(part: Uint8Array): string {
     const text = this.#rest + this.#decoder.decode(part, { stream: true });
     const last = text.lastIndexOf(MARK);
     const isCut = last !== -1 && last + PLACE_LENGTH > text.length;
     const end = isCut ? last : text.length;
     this.#rest = text.slice(end);
+    return text.slice(0, end);
+  }
+
+  /**
+   * Returns a text with its places filled.
+   * @param factsOf returns five cells for an NPI
+   */
+  fill(text: string, factsOf: CellsOf): string {
     const filled = (_: string, kind: string, npi: string, delimiter: string) => {
-      const cells = kind === FACTS ? this.#factsOf(npi) : this.#resultOf(npi);
+      const cells = kind === FACTS ? factsOf(npi) : this.#resultOf(npi);
       return cells.map((cell) => quoted(cell, delimiter)).join(delimiter);
     };
-    return text.slice(0, end).replaceAll(PLACE, filled);
+    return text.replaceAll(PLACE, filled);
   }
+}
+
+/** Returns the NPIs of a text that have a place for facts. */
+export function npisWithFacts(text: string): string[] {
+  const places = [...text.matchAll(PLACE)];
+  return places.flatMap(([, kind, npi = '']) => (kind === FACTS ? npi : []));
 }

@@ -36,7 +36,7 @@ import { checkAll, choicesOf, summaryOf } from './check.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, InspectTask, UploadedFile } from './file-reader.ts';
 import { shownName } from './name.ts';
-import { Filling } from './outline.ts';
+import { Filling, npisWithFacts } from './outline.ts';
 import { page } from './page.ts';
 import type { Credits } from './pages.ts';
 import { factCells } from './people.ts';
@@ -276,37 +276,17 @@ async function sendResults(
         for (const item of items) results.set(item.npi, item);
       },
     );
-    const npis = await listOutlineNpis(db, idOf(request));
-    const facts = await factsOf(db, organizationId, npis);
-    const filling = new Filling(
-      (npi) => factCells(facts.get(npi)),
-      (npi) => cellsOf(results.get(npi), missing),
-    );
+    const filling = new Filling((npi) => cellsOf(results.get(npi), missing));
     let isKnown = false;
     await readOutline(db, idOf(request), async (part) => {
       isKnown = true;
-      await send(filling.next(part));
+      const text = filling.take(part);
+      const facts = await factsOf(db, organizationId, npisWithFacts(text));
+      await send(filling.fill(text, (npi) => factCells(facts.get(npi))));
     });
     // It was deleted in the meantime.
     if (!isKnown) throw noUpload();
   });
-}
-
-/** Lists the NPIs with a place for facts. Rows that keep an email were not submitted again. */
-async function listOutlineNpis(
-  db: Database,
-  upload: ReturnType<typeof idOf>,
-): Promise<string[]> {
-  const npis = new Set<string>();
-  const note = (npi: string) => {
-    npis.add(npi);
-    return [];
-  };
-  const reading = new Filling(note, () => []);
-  await readOutline(db, upload, async (part) => {
-    reading.next(part);
-  });
-  return [...npis];
 }
 
 async function progressPage(

@@ -158,7 +158,7 @@ test('the client throws a permanent error at once, with its code and request id'
   );
   const cases: readonly [Partial<Options>, string, number | null][] = [
     [{ apiKey: 'npe_wrong' }, 'api_key_invalid', 401],
-    [{ type: 'some' as 'any' }, 'literal_error', 422],
+    [{ type: 'some' as 'any' }, 'option_invalid', null],
     [{ apiKey: 'html' }, 'not_the_api', 200],
     [{ apiKey: 'moved' }, 'http_307', 307],
     [{ apiKey: 'two\nlines' }, 'api_key_unusable', null],
@@ -173,7 +173,7 @@ test('the client throws a permanent error at once, with its code and request id'
     if (status && status > 400) t.true(error?.response?.headers.has('x-request-id'));
     t.notRegex(error?.message ?? '', /lines/);
   }
-  t.is(passed.length, 5);
+  t.is(passed.length, 3);
   t.deepEqual(elsewhere.passed, []);
   const error = await t.throwsAsync(
     enrich(['1234567893', '123'], optionsOf(client, url)),
