@@ -288,6 +288,16 @@ export async function eventually<T>(
   }
 }
 
+/** Repeats commands of the Temporal CLI until a busy server has time for them. */
+export async function onceServed<T>(work: () => Promise<T>): Promise<T> {
+  return await eventually(async () =>
+    work().catch((error: unknown) => {
+      if (/context deadline exceeded/.test(String(error))) return null;
+      throw error;
+    }),
+  );
+}
+
 /**
  * Sends raw bytes and returns the response, which ends when the server closes the connection. Most
  * callers ask for that with `Connection: close`.

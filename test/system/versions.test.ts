@@ -16,7 +16,7 @@ import { versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { testSetting } from '../support/database.ts';
 import { tasksOf } from '../support/histories.ts';
-import { eventually, RULES } from '../support/organization.ts';
+import { eventually, onceServed, RULES } from '../support/organization.ts';
 import { runProgram, workerProcesses } from '../support/programs.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { lockRows } from '../support/turns.ts';
@@ -79,11 +79,9 @@ async function setCurrent({
 }) {
   const names = ['--deployment-name', deploymentName, '--build-id', buildId];
   const args = ['worker', 'deployment', 'set-current-version', ...names, '--yes'];
-  await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [
-    ...args,
-    '--address',
-    testSetting('TEST_TEMPORAL_ADDRESS'),
-  ]);
+  const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
+  const cli = testSetting('TEST_TEMPORAL_CLI');
+  await onceServed(() => promisify(execFile)(cli, [...args, ...address]));
 }
 
 async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {

@@ -14,7 +14,7 @@ import {
   testSetting,
 } from '../../support/database.ts';
 import { tasksOf } from '../../support/histories.ts';
-import { eventually } from '../../support/organization.ts';
+import { eventually, onceServed } from '../../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../../support/programs.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
@@ -154,12 +154,12 @@ test('the commands of rollout.md roll a release out and back without failed requ
   t.true(both.includes(OLD) && both.includes(NEW), both);
   t.deepEqual(await routing(), [OLD, 0, 0], 'a new build gets no work by itself');
 
-  await type('4. Ramp');
+  await onceServed(() => type('4. Ramp'));
   t.deepEqual(await routing(), [OLD, NEW, 10]);
-  await type('Back, while it ramps');
+  await onceServed(() => type('Back, while it ramps'));
   t.deepEqual(await routing(), [OLD, 0, 0]);
 
-  await type('5. Make it current');
+  await onceServed(() => type('5. Make it current'));
   t.deepEqual(await routing(), [NEW, 0, 0]);
   const after = await submit();
   t.deepEqual(await ranOn(before), { failed: [], builds: [OLD] });
@@ -169,7 +169,7 @@ test('the commands of rollout.md roll a release out and back without failed requ
     return /drain/i.test(said) && !/bat_|req_/.test(said) ? true : null;
   });
 
-  await type('Back, when it is current');
+  await onceServed(() => type('Back, when it is current'));
   t.deepEqual(await routing(), [OLD, 0, 0]);
   t.deepEqual(await ranOn(await submit()), { failed: [], builds: [OLD] });
 });
