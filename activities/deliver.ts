@@ -231,6 +231,12 @@ async function postpone(
   };
 }
 
+/** Counts an attempt in the metrics, by its outcome. */
+export function countAttempt(outcome: string, durationMs: number): void {
+  count('npe_delivery_attempts_total', { outcome });
+  time('npe_delivery_attempt_duration_seconds', { outcome }, durationMs / 1000);
+}
+
 /** Logs an attempt, and records its metrics and its trace span. */
 function report(
   log: Logger,
@@ -239,9 +245,7 @@ function report(
 ): void {
   const { durationMs, statusCode: status, reason } = record;
   const isError = outcome.state !== 'delivered';
-  const labels = { outcome: isError ? (reason ?? 'none') : 'delivered' };
-  count('npe_delivery_attempts_total', labels);
-  time('npe_delivery_attempt_duration_seconds', labels, durationMs / 1000);
+  countAttempt(isError ? (reason ?? 'none') : 'delivered', durationMs);
   const attributes = {
     delivery_id: deliveryId,
     batch_id: batchId,

@@ -34,12 +34,6 @@ export class MailFailure extends Error {
 
 /** Shorter than the time limit of the activity, so that no retry overtakes a slow server. */
 const SEND_MS = 50_000;
-const LIMITS = {
-  dnsTimeout: 5000,
-  connectionTimeout: 10_000,
-  greetingTimeout: 10_000,
-  socketTimeout: 15_000,
-};
 
 /** Creates the function that sends emails by SMTP. Each email has its own connection. */
 export function createMail({ smtpUrl, from, publicUrl }: MailSettings): SendNotice {
@@ -56,7 +50,6 @@ export function createMail({ smtpUrl, from, publicUrl }: MailSettings): SendNoti
     auth: user === '' ? undefined : { user, pass },
     disableFileAccess: true,
     disableUrlAccess: true,
-    ...LIMITS,
   });
   return async (notice) => {
     const { uploadId, to, expiresAt } = notice;

@@ -1,5 +1,4 @@
 import { SecretUnreadable } from '../db/accounts/secrets.ts';
-import { count, time } from '../db/operations/metrics.ts';
 import { admitToAddresses } from '../db/webhooks/networks.ts';
 import {
   type AdmittedTest,
@@ -12,7 +11,7 @@ import type {
   TestEventResult,
   UnsentReason,
 } from '../workflows/messages.ts';
-import { healthOf, type WebhookDeps } from './deliver.ts';
+import { countAttempt, healthOf, type WebhookDeps } from './deliver.ts';
 import { CountedTooLate } from './webhooks/attempt.ts';
 import { type AttemptResult, reasonOf } from './webhooks/post.ts';
 import { isDelivered } from './webhooks/retry.ts';
@@ -67,17 +66,10 @@ async function send(
     counted = await admitToAddresses(db, organizationId, addresses);
     return counted;
   };
-  const message = { id, body, secrets };
-  const headers = signedHeaders(message, at);
+  const headers = signedHeaders({ id, body, secrets }, at);
   const begun = performance.now();
   try {
-    const result = await post({
-      url,
-      headers,
-      body,
-      blocked,
-      admit,
-    });
+    const result = await post({ url, headers, body, blocked, admit });
     const ms = Math.round(performance.now() - begun);
     const health = healthOf(result, rules.webhookScheduleMs);
     if (health) await noteTestEvent(db, host, health);
@@ -92,15 +84,8 @@ async function send(
 /** Counts an attempt as one of a delivery, and returns its result. */
 function report(result: AttemptResult, durationMs: number): TestEventResult {
   const reason = reasonOf(result);
-  let outcome: string = reason ?? 'none';
-  let statusCode: number | null = null;
-  if (result.kind === 'responded') {
-    statusCode = result.status;
-    if (isDelivered(statusCode)) outcome = 'delivered';
-  }
-  const labels = { outcome };
-  const seconds = durationMs / 1000;
-  count('npe_delivery_attempts_total', labels);
-  time('npe_delivery_attempt_duration_seconds', labels, seconds);
+  const statusCode = result.kind === 'responded' ? result.status : null;
+  const isAccepted = statusCode !== null && isDelivered(statusCode);
+  countAttempt(isAccepted ? 'delivered' : (reason ?? 'none'), durationMs);
   return { kind: 'sent', statusCode, reason, durationMs };
 }

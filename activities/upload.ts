@@ -155,8 +155,8 @@ async function spendTheRest(
 
 /** Returns the last step of an upload, which says whether to send an email. */
 async function ended({ db, mail }: UploadDeps, uploadId: string): Promise<UploadStep> {
-  const isNoticed = mail !== null && (await findNotice(db, uploadId)) !== null;
-  return isNoticed ? { kind: 'ended', isNoticed } : { kind: 'ended' };
+  const hasNotice = mail !== null && (await findNotice(db, uploadId)) !== null;
+  return hasNotice ? { kind: 'ended', hasNotice } : { kind: 'ended' };
 }
 
 async function notifyEnd({ db, mail, log }: UploadDeps, uploadId: string) {

@@ -163,13 +163,13 @@ export type UploadStep =
   | {
       readonly kind: 'ended';
       /** True if an email about the end is to be sent. */
-      readonly isNoticed?: boolean;
+      readonly hasNotice?: boolean;
     };
 
 /** Input of `sendTestEvent`. Its workflow id is the id of the test event. */
 export type TestEventInput = TestTarget;
 
-/** What happened to a test event. */
+/** The result of a test event. */
 export type TestEventResult =
   | {
       readonly kind: 'sent';

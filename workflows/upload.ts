@@ -27,7 +27,7 @@ export async function submitUpload({ uploadId }: UploadInput): Promise<void> {
       step = await submitNextPart({ uploadId });
     }
     // Only steps that newer workers recorded have this, so older runs replay without the email.
-    if (step.isNoticed) await notify(uploadId);
+    if (step.hasNotice) await notify(uploadId);
   } catch (error) {
     if (!isCancellation(error)) throw error;
     await CancellationScope.nonCancellable(() => local.stopUpload({ uploadId }));

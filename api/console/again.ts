@@ -3,6 +3,7 @@ import { PRICES } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { type FailedPart, readFailed } from '../../db/requests/batches.ts';
+import type { RequestedType } from '../../db/words.ts';
 import { callApi } from '../http/call-api.ts';
 import { nameIn } from './name.ts';
 
@@ -28,12 +29,9 @@ export async function failedIn(
   return await readFailed(db, organizationId, batchId, { ...BULK, key });
 }
 
-/** Returns what the button says: the number of NPIs and the highest price. */
-export function offerOf(part: FailedPart | null) {
-  if (!part) return null;
-  const count = part.npis.length;
-  const { repeatedBy, requestedType } = part;
-  return { count, credits: count * PRICES[requestedType], repeatedBy };
+/** Returns the number of failed NPIs and the highest price of new lookups, for a button. */
+export function offerOf(count: number, requestedType: RequestedType) {
+  return { count, credits: count * PRICES[requestedType] };
 }
 
 /** Returns the batch whose failed NPIs a batch looks up again, or null. */

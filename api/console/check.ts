@@ -8,7 +8,7 @@ import {
 import { MAX_CHECKED } from '../http/validation.ts';
 import { type CheckDeps, checkNpis } from '../routes/check.ts';
 
-// What the console shows of the free check before NPIs are submitted.
+// The free check on the pages of the console, before NPIs are submitted.
 
 export type Totals = Readonly<Record<CheckResult, number>>;
 export type Prices = Readonly<Record<RequestedType, number>>;
@@ -16,7 +16,7 @@ export type Prices = Readonly<Record<RequestedType, number>>;
 /** Why rows of a file or pasted NPIs are not checked. */
 type Unchecked = 'duplicate' | 'kept' | 'empty';
 
-/** What happens to a row of a file, or to an NPI of a pasted list. */
+/** The labels of the lines that count the rows of a file, or the NPIs of a pasted list. */
 export const LINES: Readonly<Record<CheckResult | Unchecked, string>> = {
   lookup: 'To look up',
   free_repeat: 'Free repeat',
@@ -42,7 +42,7 @@ const TYPES: Readonly<Record<RequestedType, string>> = {
   personal: 'Personal',
 };
 
-/** Returns the types of emails with the most that they can cost, and the credits that may lack. */
+/** Returns the types of emails, each with the most that it can cost and the missing credits. */
 export function choicesOf(prices: Prices, balance: number, chosen?: unknown) {
   const types = REQUESTED_TYPES.map((type) => ({
     type,
@@ -59,7 +59,7 @@ export function choicesOf(prices: Prices, balance: number, chosen?: unknown) {
   };
 }
 
-/** A draft lives for a day. What is free only until then may be charged, so it has a price. */
+/** A draft lives for a day. A repeat that is free for less than a day counts with its price. */
 const AHEAD_MS = 24 * 3_600_000;
 
 /** Sums the free checks of different NPIs, of which there may be more than one check takes. */

@@ -11,7 +11,6 @@ import type {
 import * as Vision from '@hapi/vision';
 import Handlebars from 'handlebars';
 import type { Logger } from 'pino';
-import { isSandbox } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { MAX_UPLOAD_BYTES } from '../../db/uploads/uploads.ts';
 import { CallFailed } from '../http/call-api.ts';
@@ -330,10 +329,7 @@ function problemPage(
   }
   if (status === 500) return problemView(h, PROBLEMS[500], status, requestId);
   const title = status === 404 ? 'Not found' : 'That did not work';
-  // Without a session, there are no credentials. A 402 always has some.
-  const needsCredits =
-    status === 402 && !isSandbox(request.auth.credentials.organizationId);
-  const shown = { title, detail: failed.text(), needsCredits };
+  const shown = { title, detail: failed.text(), needsCredits: status === 402 };
   return problemView(h, shown, status, requestId);
 }
 

@@ -95,12 +95,17 @@ function noticeOf(resent = '', more = ''): string | null {
   return more ? `${text} There are more, so send the form again.` : text;
 }
 
+/** Returns the words for the result of an attempt. */
+export function attemptText(reason: AttemptReason | null): string {
+  return reason ? REASONS[reason] : 'Your receiver accepted it.';
+}
+
 /** Returns a row of the table of deliveries. */
 export function listedDelivery(delivery: Delivery) {
   const { id, batch_id, npi, status, attempts, next_attempt_at: next } = delivery;
   const last = attempts.at(-1);
   let outcome = 'Nothing was sent yet.';
-  if (last) outcome = last.reason ? REASONS[last.reason] : 'Your receiver accepted it.';
+  if (last) outcome = attemptText(last.reason);
   if (last?.status_code) outcome += ` Status ${last.status_code}.`;
   // The API rejects the resend of a delivery that is being sent.
   const isResendable = status === 'failed' || status === 'delivered' || next !== null;

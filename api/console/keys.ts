@@ -1,8 +1,8 @@
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import type { ApiKey, IssuedKey } from '../../db/accounts/keys.ts';
+import { type ApiKey, type IssuedKey, KEY_OVERLAP_MS } from '../../db/accounts/keys.ts';
 import {
   createManagedKey,
-  findManagedKey,
+  type KeyFault,
   KeyRefused,
   listManagedKeys,
   renameManagedKey,
@@ -19,7 +19,7 @@ import { readInTurn } from '../http/turn-queue.ts';
 import { problem } from '../problems.ts';
 import FAULTS from './key-faults.json' with { type: 'json' };
 import { page } from './page.ts';
-import { SESSION_COOKIE, SIGN_IN, sessionOf } from './session.ts';
+import { fieldsOf, SESSION_COOKIE, SIGN_IN, sessionOf } from './session.ts';
 
 // The pages on which a visitor with a `full` key manages the keys of the organization
 // (api/docs/console.md, Keys).
@@ -27,13 +27,11 @@ import { SESSION_COOKIE, SIGN_IN, sessionOf } from './session.ts';
 export const KEYS = '/console/keys';
 export const KEY = `${KEYS}/{key_id}`;
 
-/** The time for which a replaced key stays valid, unless the visitor ends it at once. */
-const OVERLAP_MS = 24 * 3_600_000;
 /** A name has 1 to 200 characters, and none that can't be shown. */
 const NAME = /^\P{Cc}{1,200}$/u;
 const NAME_PROBLEM = 'Enter a name of 1 to 200 characters, and choose a role.';
 
-type Form = Readonly<Record<string, unknown>>;
+type Form = ReturnType<typeof fieldsOf>;
 
 /** Returns the handlers of these pages. */
 export function keyHandlers(db: Database) {
@@ -72,7 +70,7 @@ async function create(
   request: Request,
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
-  const form = request.payload as Form;
+  const form = fieldsOf(request);
   const id = newKeyId(form);
   const name = nameOf(form);
   const role = KEY_ROLES.find((known) => known === form.role);
@@ -95,10 +93,10 @@ async function keyPage(
   form: Form,
 ): Promise<ResponseObject> {
   const id = keyIdOf(request);
-  const finding = () => findManagedKey(db, request.app.caller, id);
-  const key = await refusable(() => readInTurn(request, finding));
-  const shown = shownKey(request, key);
   const all = await readInTurn(request, () => listManagedKeys(db, request.app.caller));
+  const key = all.find((one) => one.id === id);
+  if (!key) throw refusal('missing');
+  const shown = shownKey(request, key);
   return page(request, h, 'key', {
     ...shown,
     ending: shown.status === 'active' ? all.filter((old) => endsFor(old, key)) : [],
@@ -113,7 +111,7 @@ async function rename(
   request: Request,
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
-  const form = request.payload as Form;
+  const form = fieldsOf(request);
   const name = nameOf(form);
   if (name === null) {
     const given = { name: form.name, problem: 'Enter a name of 1 to 200 characters.' };
@@ -131,10 +129,10 @@ async function rotate(
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
   const { caller } = request.app;
-  const form = request.payload as Form;
+  const form = fieldsOf(request);
   const keyId = keyIdOf(request);
   const isAtOnce = form.old === 'end';
-  const rotation = { newKeyId: newKeyId(form), overlapMs: isAtOnce ? 0 : OVERLAP_MS };
+  const rotation = { newKeyId: newKeyId(form), overlapMs: isAtOnce ? 0 : KEY_OVERLAP_MS };
   const issued = await changing(request, () =>
     rotateManagedKey(db, caller, keyId, rotation),
   );
@@ -164,7 +162,7 @@ async function revoke(
 ): Promise<ResponseObject> {
   const { caller } = request.app;
   const keyId = keyIdOf(request);
-  const isLeaked = (request.payload as Form).leaked !== undefined;
+  const isLeaked = fieldsOf(request).leaked !== undefined;
   await changing(request, () => revokeManagedKey(db, caller, keyId, isLeaked));
   if (keyId !== caller.keyId) return h.redirect(KEYS).code(303);
   await endSession(db, sessionOf(request));
@@ -173,18 +171,17 @@ async function revoke(
 
 /** Makes a change in the turn of the organization. @throws {CallFailed} if it is refused */
 async function changing<T>(request: Request, work: () => Promise<T>): Promise<T> {
-  return await refusable(() => request.app.place.inTurn(work));
+  try {
+    return await request.app.place.inTurn(work);
+  } catch (error) {
+    throw error instanceof KeyRefused ? refusal(error.fault) : error;
+  }
 }
 
-async function refusable<T>(work: () => Promise<T>): Promise<T> {
-  try {
-    return await work();
-  } catch (error) {
-    if (!(error instanceof KeyRefused)) throw error;
-    if (error.fault === 'ended') throw problem('api_key_revoked');
-    const [status, detail] = FAULTS[error.fault] as [number, string];
-    throw new CallFailed(status, { detail });
-  }
+function refusal(fault: KeyFault): Error {
+  if (fault === 'ended') return problem('api_key_revoked');
+  const [status, detail] = FAULTS[fault] as [number, string];
+  return new CallFailed(status, { detail });
 }
 
 /** Returns the id in the path. PostgreSQL rejects some texts, such as those with a NUL. */
@@ -199,9 +196,8 @@ function newKeyId({ key_id }: Form): string {
 
 function requireKeyId(given: unknown): string {
   const id = String(given);
-  if (isId('key', id)) return id;
-  const [status, detail] = FAULTS.missing as [number, string];
-  throw new CallFailed(status, { detail });
+  if (!isId('key', id)) throw refusal('missing');
+  return id;
 }
 
 function nameOf(form: Form): string | null {

@@ -3,11 +3,7 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { summarizeBatches } from '../../db/requests/batches.ts';
-import {
-  type DataItem,
-  readResults,
-  type ShownItem,
-} from '../../db/requests/envelope.ts';
+import { readResults, type ShownItem } from '../../db/requests/envelope.ts';
 import { readReceipts } from '../../db/requests/receipts.ts';
 import type { CheckResult } from '../../db/words.ts';
 import { NO_NPI, readNpi } from '../files/cell.ts';
@@ -23,6 +19,7 @@ import { nameIn, shownName } from './name.ts';
 import { listed, page } from './page.ts';
 import { FACT_COLUMNS, factsByColumn } from './people.ts';
 import { remainingTime } from './remaining.ts';
+import { fieldsOf } from './session.ts';
 import { monthOf, type UsageReport, usageChart } from './usage.ts';
 
 // The pages of the console. They show what the API returns (`callApi`), and the file from which a
@@ -111,11 +108,13 @@ async function batch(
   const [shown] = await listedBatches(db, request, [body.batch]);
   const { organizationId } = request.auth.credentials;
   const data = await resultsOf(db, organizationId, body.batch.id);
-  const facts = await factsAbout(db, organizationId, data);
+  const facts = await factsOf(db, organizationId, data.map(npiOf));
   const hidden = [shown?.name && 'name', againOf(body.custom_data) && 'again_of'];
   const receipts = await readReceipts(db, organizationId, body.batch.id);
   const { id, status, total, completed_count } = body.batch;
   const isRunning = status !== 'completed';
+  // The page of an upload looks up what failed in all its batches.
+  const failed = shown?.uploadId ? null : await failedIn(db, request);
   const rest = { batchIds: [id], left: total - completed_count, isSubmitting: false };
   return page(request, h, 'batch', {
     ...body,
@@ -125,8 +124,8 @@ async function batch(
     remaining: isRunning && (await remainingTime(db, rest)),
     customData: shownData(body.custom_data, hidden),
     againOf: againOf(body.custom_data),
-    // The page of an upload looks up what failed in all its batches.
-    again: shown?.uploadId ? null : offerOf(await failedIn(db, request)),
+    again: failed && offerOf(failed.npis.length, failed.requestedType),
+    repeatedBy: failed?.repeatedBy,
     data: data.map((result) => ({
       ...result,
       facts: facts.get(result.npi),
@@ -142,8 +141,8 @@ const SUBMIT = { title: 'Find emails' };
 const showSubmit: Lifecycle.Method = (request, h) => page(request, h, 'submit', SUBMIT);
 
 /** Returns the fields of the form of a pasted list. A missing field is empty. */
-function pastedForm({ payload }: Request) {
-  const form = payload as Readonly<Record<string, unknown>>;
+function pastedForm(request: Request) {
+  const form = fieldsOf(request);
   const field = (name: string) => String(form[name] ?? '');
   return {
     npis: field('npis'),
@@ -265,7 +264,7 @@ async function results(
     const items = await resultsOf(db, organizationId, batchId);
     if (items.length === 0)
       throw new CallFailed(404, { detail: 'You have no batch with this id.' });
-    const facts = await factsAbout(db, organizationId, items);
+    const facts = await factsOf(db, organizationId, items.map(npiOf));
     const rows = items.map((item) => ({
       ...item,
       reason: whyNoEmail(item),
@@ -324,15 +323,7 @@ async function resultsOf(db: Database, organizationId: string, batchId: string) 
   return items;
 }
 
-/** Reads the public facts about the NPIs of a batch. */
-async function factsAbout(
-  db: Database,
-  organizationId: string,
-  items: readonly Pick<DataItem, 'npi'>[],
-) {
-  const npis = items.map(({ npi }) => npi);
-  return await factsOf(db, organizationId, npis);
-}
+const npiOf = ({ npi }: ShownItem) => npi;
 
 /** Returns the path at the API of the batch that a page is about. */
 function batchPath(request: Request): string {

@@ -8,7 +8,7 @@ const WINDOW_MS = 10 * MINUTE;
 const MIN_RESULTS = 10;
 const MIN_MS = MINUTE;
 
-/** What is left of a list. */
+/** The part of a list that is not final. */
 export interface Rest {
   /** The batches that are submitted. */
   readonly batchIds: readonly string[];

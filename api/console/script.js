@@ -1,4 +1,4 @@
-// What pages do only with scripts. Each is complete without them.
+// Additions to pages, which are complete without scripts.
 
 const LOCAL = new Intl.DateTimeFormat('en-US', {
   year: 'numeric',

@@ -129,6 +129,11 @@ export const FORM = {
   maxBytes: 16_384,
 } as const;
 
+/** Returns the fields of a form. A field that was sent twice is a list. */
+export function fieldsOf({ payload }: Request) {
+  return payload as Readonly<Record<string, unknown>>;
+}
+
 /**
  * Counts a request for the sign-in page as one for a public page, so that one address cannot keep
  * this process busy with it.
@@ -148,7 +153,7 @@ export function sessionHandlers(db: Database) {
       return h.view('sign-in', { title: 'Sign in', next });
     },
     signIn: async (request, h) => {
-      const form = request.payload as Readonly<Record<string, unknown>>;
+      const form = fieldsOf(request);
       const apiKey = String(form.api_key ?? '').trim();
       const next = nextPage(form.next);
       try {

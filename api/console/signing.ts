@@ -16,8 +16,9 @@ import type { TestEventResult } from '../../workflows/messages.ts';
 import { TurnQueue } from '../http/turn-queue.ts';
 import { faultOfUrl } from '../http/webhook-url.ts';
 import { type Starter, startNewTestEvent } from '../temporal.ts';
+import { attemptText } from './deliveries.ts';
 import { page, timeElement } from './page.ts';
-import REASONS from './reasons.json' with { type: 'json' };
+import { fieldsOf } from './session.ts';
 import OUTCOMES from './test-outcomes.json' with { type: 'json' };
 
 // The secret that signs deliveries, and test events. The forms are on the page of webhooks, and each
@@ -47,61 +48,38 @@ const TESTS = {
 /** The workflow of a test event ends this long before its page, so that the page has its result. */
 const MARGIN_MS = 1000;
 
-/** What a form leads to. */
+/** The status and the content of the page that a form leads to. */
 interface Outcome {
   readonly status: number;
-  /** What the page shows. */
   readonly shown: object;
-}
-
-type Work = (deps: SigningDeps, visitor: Visitor, form: Form) => Promise<Outcome>;
-
-/** Runs the work of a form when it is the customer's turn. */
-type Turn = (request: Request, work: () => Promise<Outcome>) => Promise<Outcome>;
-
-const writing: Turn = (request, work) => request.app.place.inTurn(work);
-
-type Form = Readonly<Record<string, unknown>>;
-
-interface Visitor {
-  readonly organizationId: string;
-  /** The visitor's key, for the audit log. */
-  readonly by: ChangedBy;
 }
 
 /** Returns the handlers of the forms. */
 export function signingHandlers(deps: SigningDeps) {
   const tests = new TurnQueue(TESTS);
-  const testing: Turn = async (request, work) => {
-    // The place is for a short write, and a test event waits for a receiver.
-    request.app.place.leave();
-    const begun = Date.now();
-    const outcome = await tests.inTurn(request.app.caller.customerId, work);
-    request.app.waitedMs = Date.now() - begun;
-    return outcome;
-  };
-  const handler =
-    (work: Work, turn: Turn): Lifecycle.Method =>
-    (request, h) =>
-      respond(deps, request, h, work, turn);
   return {
-    show: handler(showSecret, writing),
-    rotate: handler(rotateSecret, writing),
-    test: handler(sendTest, testing),
-  };
+    show: (request, h) => respond(deps, request, h, showSecret(deps, request)),
+    rotate: (request, h) => respond(deps, request, h, rotateSecret(deps, request)),
+    test: async (request, h) => {
+      // The place is for a short write, and a test event waits for a receiver.
+      request.app.place.leave();
+      const { customerId } = request.app.caller;
+      const begun = Date.now();
+      const outcome = tests.inTurn(customerId, () => sendTest(deps, request));
+      const shown = await respond(deps, request, h, outcome);
+      request.app.waitedMs = Date.now() - begun;
+      return shown;
+    },
+  } satisfies Record<string, Lifecycle.Method>;
 }
 
 async function respond(
-  deps: SigningDeps,
+  { log }: SigningDeps,
   request: Request,
   h: ResponseToolkit,
-  work: Work,
-  turn: Turn,
+  outcome: Promise<Outcome>,
 ): Promise<ResponseObject> {
-  const form = request.payload as Form;
-  const visitor = visitorOf(request);
-  const working = turn(request, () => work(deps, visitor, form));
-  const { status, shown } = await orUnreadable(deps.log, working);
+  const { status, shown } = await orUnreadable(log, outcome);
   return page(request, h, 'signing', {
     title: 'Webhooks',
     testForm: randomUUID(),
@@ -109,13 +87,15 @@ async function respond(
   }).code(status);
 }
 
-function visitorOf(request: Request): Visitor {
-  const { organizationId, keyId: actor } = request.app.caller;
-  // The audit log stays when an organization is erased, so it has no name of a key.
-  return { organizationId, by: { actor, reason: 'console' } };
+/**
+ * Returns the actor for the audit log. It has no name of a key, because the log stays when an
+ * organization is erased.
+ */
+function changedBy(request: Request): ChangedBy {
+  return { actor: request.app.caller.keyId, reason: 'console' };
 }
 
-/** Says so on the page if SECRETS_KEY of this process is wrong. */
+/** Makes the page say that SECRETS_KEY of this process is wrong. */
 async function orUnreadable(log: Logger, work: Promise<Outcome>): Promise<Outcome> {
   try {
     return await work;
@@ -127,29 +107,29 @@ async function orUnreadable(log: Logger, work: Promise<Outcome>): Promise<Outcom
   }
 }
 
-async function showSecret(
-  { db }: SigningDeps,
-  { organizationId, by }: Visitor,
-): Promise<Outcome> {
-  const secret = await showWebhookSecret(db, organizationId);
-  await recordReading(db, by, {
-    action: 'webhook-secret.show',
-    organizationId,
-    subject: organizationId,
+async function showSecret({ db }: SigningDeps, request: Request): Promise<Outcome> {
+  const { organizationId } = request.app.caller;
+  const secret = await request.app.place.inTurn(async () => {
+    const found = await showWebhookSecret(db, organizationId);
+    await recordReading(db, changedBy(request), {
+      action: 'webhook-secret.show',
+      organizationId,
+      subject: organizationId,
+    });
+    return found;
   });
   return { status: 200, shown: shownSecret(secret) };
 }
 
-async function rotateSecret(
-  { db }: SigningDeps,
-  { organizationId, by }: Visitor,
-  { ends }: Form,
-): Promise<Outcome> {
+async function rotateSecret({ db }: SigningDeps, request: Request): Promise<Outcome> {
+  const { organizationId } = request.app.caller;
   // The form that rotates again names the overlap that it ends. So sent twice, it rotates once.
-  const end = new Date(Number(ends));
+  const end = new Date(Number(fieldsOf(request).ends));
   const force = !Number.isNaN(end.getTime()) && end;
   try {
-    const secret = await rotateWebhookSecret(db, by, organizationId, force);
+    const secret = await request.app.place.inTurn(() =>
+      rotateWebhookSecret(db, changedBy(request), organizationId, force),
+    );
     const shown = { ...shownSecret(secret), isRotated: true };
     return { status: 200, shown };
   } catch (error) {
@@ -169,9 +149,10 @@ function shownSecret(secret: WebhookSecret) {
 
 async function sendTest(
   { db, forbids, starter, testEventMs }: SigningDeps,
-  { organizationId }: Visitor,
-  form: Form,
+  request: Request,
 ): Promise<Outcome> {
+  const { organizationId } = request.app.caller;
+  const form = fieldsOf(request);
   const url = String(form.url ?? '').trim();
   // A worker also checks where a public name leads.
   const fault = faultOfUrl(url, forbids);
@@ -204,21 +185,13 @@ function shownResult(result: TestEventResult | 'away' | 'late') {
   if (result.kind === 'unsent') {
     return { text: OUTCOMES[result.why] };
   }
-  const { statusCode, durationMs } = result;
+  const { statusCode, durationMs, reason } = result;
   return {
-    text: wordsOf(result.reason),
+    // Also a proven receiver reaches this limit by test events.
+    text: reason === 'unproven_host' ? OUTCOMES.unproven_host : attemptText(reason),
     statusCode,
     durationMs,
     hasDuration: true,
     isDelivered: /^2/.test(String(statusCode)),
   };
-}
-
-type Sent = Extract<TestEventResult, { kind: 'sent' }>;
-
-function wordsOf(reason: Sent['reason']): string {
-  if (reason === null) return 'Your receiver accepted it.';
-  // Also a proven receiver reaches this limit by test events.
-  if (reason === 'unproven_host') return OUTCOMES.unproven_host;
-  return REASONS[reason];
 }

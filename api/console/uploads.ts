@@ -1,6 +1,5 @@
 import type { Readable } from 'node:stream';
 import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
-import { PRICES } from '../../db/accounts/credits.ts';
 import { isSandbox } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
@@ -32,6 +31,7 @@ import { sendFile } from '../http/file.ts';
 import { problem } from '../problems.ts';
 import { type CheckDeps, factsOf } from '../routes/check.ts';
 import type { Starter } from '../temporal.ts';
+import { offerOf } from './again.ts';
 import { checkAll, choicesOf, summaryOf } from './check.ts';
 import type { FilePool } from './file-pool.ts';
 import type { Inspection, InspectTask, UploadedFile } from './file-reader.ts';
@@ -41,6 +41,7 @@ import { page } from './page.ts';
 import type { Credits } from './pages.ts';
 import { factCells } from './people.ts';
 import { remainingTime } from './remaining.ts';
+import { fieldsOf } from './session.ts';
 
 // Uploads: a visitor chooses a file, checks its draft, and starts it. A workflow submits its
 // NPIs, and the visitor downloads the file with the results.
@@ -206,7 +207,7 @@ async function start(
   const { db, files } = deps;
   const upload = await requireUpload(db, request);
   if (upload.startedAt !== null) return h.redirect(pathOf(upload)).code(303);
-  const form = request.payload as Readonly<Record<string, unknown>>;
+  const form = fieldsOf(request);
   const requestedType = REQUESTED_TYPES.find((type) => type === form.type) ?? 'any';
   const prepared = await inTurn(files, request, async () => {
     const file = await storedFile(db, request, upload);
@@ -296,7 +297,8 @@ async function progressPage(
   upload: Upload,
 ): Promise<ResponseObject> {
   const results = await countUploadResults(db, upload.id);
-  const { final, submitted, total, stopReason } = upload;
+  const { final, submitted, total, stopReason, submittedAt, requestedType } = upload;
+  const canRepeat = submittedAt !== null && final === total && results.failed > 0;
   const isRunning = stopReason === null && final < total;
   const canStop = isRunning && submitted < total;
   const isWaiting = canStop && (await readLookupHealth(db, upload.id)).isFailing;
@@ -310,7 +312,7 @@ async function progressPage(
     ...listedUpload(upload),
     title: upload.fileName,
     ...results,
-    again: upload.submittedAt && final === total && againOf(upload, results.failed),
+    again: canRepeat && offerOf(results.failed, requestedType ?? 'any'),
     percent: Math.floor((100 * final) / total),
     stopped: stopReason && STOPPED[stopReason],
     needsCredits: stopReason === 'credits',
@@ -322,11 +324,6 @@ async function progressPage(
     // The results of submitted NPIs still arrive after a stop.
     isOpen: isRunning || final < submitted,
   });
-}
-
-/** Returns the number of NPIs whose lookup failed, and the highest price of new lookups. */
-function againOf({ requestedType }: Upload, count: number) {
-  return count > 0 && { count, credits: count * PRICES[requestedType ?? 'any'] };
 }
 
 /** @throws {CallFailed} 404 if the organization of the session has no such upload */

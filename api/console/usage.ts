@@ -54,8 +54,8 @@ export function usageChart({ since, usage, total }: UsageReport) {
 }
 
 /**
- * Returns a month such as `2026-11`, or the current one if the text is none. It ends before `until`.
- * `later` is null for the current month.
+ * Returns the month with an id such as `2026-11`, or the current month for any other text. The month
+ * ends before `until`. `later` is null for the current month.
  */
 export function monthOf(given: unknown) {
   const now = new Date().toISOString().slice(0, 7);
@@ -104,7 +104,7 @@ async function show(
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
   const month = monthOf(request.query.month);
-  const bill = await billOf(db, request);
+  const bill = await readInTurn(request, (owner) => readBill(db, owner, month));
   return page(request, h, 'usage', {
     title: `Usage in ${month.name}`,
     month,
@@ -123,14 +123,9 @@ async function sendUsage(
   request: Request,
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
-  const { usage } = await billOf(db, request);
-  const name = `usage-${monthOf(request.query.month).id}-by-${by}.csv`;
-  return usageFile(h, name, by, usageBy(by, usage));
-}
-
-async function billOf(db: Database, request: Request): Promise<Bill> {
   const month = monthOf(request.query.month);
-  return await readInTurn(request, (owner) => readBill(db, owner, month));
+  const { usage } = await readInTurn(request, (owner) => readBill(db, owner, month));
+  return usageFile(h, `usage-${month.id}-by-${by}.csv`, by, usageBy(by, usage));
 }
 
 /**

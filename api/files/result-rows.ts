@@ -2,14 +2,14 @@ import { ADDED, type Contact, type Contacts } from './table.ts';
 
 // The rows of a result file. The command and the console of the service use it.
 
-/** What decides why a result has no email. */
+/** The fields of a result that say why it has no email. */
 export interface Outcome {
   readonly email: string | null;
   /** Empty for a place of an outline. */
   readonly status: 'completed' | 'not_found' | 'failed' | 'in-progress' | 'accepted' | '';
   /** The public reason why nothing was looked up. The API does not return it. */
   readonly refusal?: 'check_digit' | 'organization_npi' | 'deactivated' | null;
-  /** The day of a deactivation, such as `2026-01-05`, if an NPPES file has it. */
+  /** The day of the deactivation in NPPES, such as `2026-01-05`, or null. */
   readonly deactivated_on?: string | null;
 }
 

@@ -9,7 +9,7 @@ type Funding = Pick<
   readonly day: string;
 };
 
-/** An organization's credits in a period: what it had, got, and was charged. */
+/** The credits of an organization in a period: the opening ones, grants, and usage. */
 export interface Bill {
   /** The credits before the period that were not used, with the held ones. */
   readonly opening: number;

@@ -175,9 +175,12 @@ export async function issueIn(
   return issued;
 }
 
+/** The usual time for which a replaced key stays valid, in milliseconds. */
+export const KEY_OVERLAP_MS = 24 * 3_600_000;
+
 /**
- * Replaces an active key. Issues a new key with the same name and role, and lets the old key expire after
- * the overlap. During the overlap, the old key cannot be rotated again.
+ * Replaces an active key. Issues a new key with the same name and role, and lets the old key expire
+ * after the overlap. During the overlap, the old key cannot be rotated again.
  * @param overlapMs milliseconds during which both keys are valid; 0 ends the old key at once
  * @throws {Refusal} `key_missing`; `key_not_active` for a key that is revoked or has expired;
  * `key_rotated` during an overlap

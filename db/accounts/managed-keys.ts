@@ -46,7 +46,14 @@ export interface KeyManager {
  * organization has too many keys. `last`: it is the last `full` key. `inactive`: the key has ended.
  * `rotated`: it was already replaced.
  */
-type KeyFault = 'ended' | 'missing' | 'sent' | 'many' | 'last' | 'inactive' | 'rotated';
+export type KeyFault =
+  | 'ended'
+  | 'missing'
+  | 'sent'
+  | 'many'
+  | 'last'
+  | 'inactive'
+  | 'rotated';
 
 export class KeyRefused extends Error {
   readonly fault: KeyFault;
@@ -80,23 +87,6 @@ export async function listManagedKeys(db: Database, { organizationId }: KeyManag
       .orderBy(sql`${API_KEY.state} = 'active' desc`, desc(apiKeys.createdAt))
       .limit(LISTED),
   );
-}
-
-/** Finds a key that another key manages. @throws {KeyRefused} `missing` */
-export async function findManagedKey(
-  db: Database,
-  { organizationId }: KeyManager,
-  keyId: string,
-) {
-  const [found] = await query(db, (tx) =>
-    tx
-      .select({ ...API_KEY, lastUsedAt: LAST_USED_AT })
-      .from(apiKeys)
-      .leftJoin(rateWindows, eq(rateWindows.apiKeyId, apiKeys.id))
-      .where(and(eq(apiKeys.id, keyId), isManaged(organizationId))),
-  );
-  if (!found) throw new KeyRefused('missing');
-  return found;
 }
 
 /**

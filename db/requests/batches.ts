@@ -61,7 +61,7 @@ export async function listBatches(
   return { batches: items, next: last?.batchId ?? null };
 }
 
-/** What a list of batches shows about one of them, besides the API's fields. */
+/** The facts about a batch that the console's lists show in addition to those of the API. */
 export interface BatchSummary {
   readonly customData: string | null;
   /** The upload that submitted the batch, or null. */
@@ -142,7 +142,7 @@ export async function measurePace(
   return only(rows);
 }
 
-/** What can be looked up again of a batch that is completed. */
+/** The part of a completed batch that failed and can be looked up again. */
 export interface FailedPart {
   readonly requestedType: RequestedType;
   readonly customData: string | null;

@@ -54,7 +54,7 @@ export interface Envelope
   readonly items: readonly Item[];
 }
 
-/** What the text of an envelope says. */
+/** The fields of an envelope that its text contains. */
 export type EnvelopeContent = Omit<Envelope, Exclude<keyof EnvelopeState, 'batchId'>>;
 
 type ItemFields = 'npi' | 'status' | 'replayed' | 'creditsUsed' | 'email' | 'emailType';
@@ -267,7 +267,7 @@ const FILE_PART = 100;
 /** A result as the console shows it. The envelope does not have the last two fields. */
 export interface ShownItem extends DataItem {
   readonly refusal: PublicReason | null;
-  /** The day of a deactivation, if an NPPES file has it. */
+  /** The day of the deactivation in NPPES, such as `2026-01-05`, or null. */
   readonly deactivated_on: string | null;
 }
 

@@ -1,8 +1,9 @@
 import { type Database, run } from '../connection/client.ts';
 
 /**
- * What ties an email to the person, without vendors' names. The fields follow from today's public
- * data, except `sources` and `isPattern`, which count the evidence of the time of the request.
+ * The evidence that an email is the person's, without vendors' names. The fields follow from today's
+ * public data, except `sources` and `isPattern`, which follow from the evidence until the request
+ * ended.
  */
 export interface Receipt {
   /** The number of independent sources that named the email. */

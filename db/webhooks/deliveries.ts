@@ -115,7 +115,7 @@ const {
 } = organizations;
 
 /**
- * What an attempt reads in addition to its body: the encrypted secrets of the row of organizations,
+ * The facts for an attempt in addition to its body: the encrypted secrets of the row of organizations,
  * including the previous one for 24 h after a rotation, and the targets that operators have blocked.
  */
 export const ATTEMPT_FACTS = {

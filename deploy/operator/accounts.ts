@@ -3,6 +3,7 @@ import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
 import {
   type IssuedKey,
   issueKey,
+  KEY_OVERLAP_MS,
   listKeys,
   reactivateKey,
   revokeKey,
@@ -44,7 +45,6 @@ import { fields, leading, type Report, type Run, shown, table } from './print.ts
 
 const MAX_CREDITS = 1_000_000_000;
 /** The usual overlap of a rotation, which is the same as for webhook secrets. */
-const OVERLAP_MS = 86_400_000;
 const MAX_OVERLAP_MS = 30 * 86_400_000;
 const KEY = ['<KEY>', 'key id (key_…)'] as const;
 
@@ -288,7 +288,7 @@ function addKeyCommands(program: Command, run: Run): void {
         'time for which the old key stays valid, such as 7d, or 0; if it has leaked, use "keys revoke --leaked"',
       )
         .argParser(overlap)
-        .default(OVERLAP_MS, '24h'),
+        .default(KEY_OVERLAP_MS, '24h'),
     )
     .action((id: string, by: ChangedBy & { readonly overlap: number }) =>
       run(async (db) => {

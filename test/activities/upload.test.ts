@@ -257,7 +257,7 @@ test('an email waits for the results, and is retried while its server fails', as
   const upload = await noticedUpload(mails.url, to);
   const { uploadId, submitNextPart, notifyEnd } = upload;
   await submitNextPart({ uploadId });
-  t.deepEqual(await submitNextPart({ uploadId }), { kind: 'ended', isNoticed: true });
+  t.deepEqual(await submitNextPart({ uploadId }), { kind: 'ended', hasNotice: true });
   await t.throwsAsync(notifyEnd({ uploadId }), { message: 'waits for results' });
   for (const id of await openIds(db, upload.organizationId))
     await settle(db, id, 'finished', 'nobody', RULES);

@@ -1,10 +1,12 @@
+import { createUploadActivities } from '../../activities/upload.ts';
 import { outlineOf } from '../../api/console/outline.ts';
 import { readCsv } from '../../api/files/csv.ts';
 import { contactsIn, tableOf } from '../../api/files/table.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { cutPart } from '../../db/uploads/parts.ts';
 import { createUpload, startUpload } from '../../db/uploads/uploads.ts';
-import type { Organization } from './organization.ts';
+import { type Organization, WORKER_RULES } from './organization.ts';
+import { NO_TEMPORAL, quiet } from './runtime.ts';
 import { ordinaryNpis } from './vendors.ts';
 
 /**
@@ -40,6 +42,17 @@ export async function startedUpload(
   } as const;
   await startUpload(db, { organizationId, uploadId }, chosen);
   return uploadId;
+}
+
+/** Returns the activities of uploads as a worker without a mail server has them. */
+export function uploadActivities(db: Database, rules = WORKER_RULES) {
+  return createUploadActivities({
+    db,
+    rules,
+    log: quiet,
+    control: NO_TEMPORAL,
+    mail: null,
+  });
 }
 
 /** As `startedUpload`, with small parts of the same size. Together, they have at most 60 NPIs. */

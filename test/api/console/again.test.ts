@@ -1,17 +1,15 @@
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
-import { createUploadActivities } from '../../../activities/upload.ts';
 import { issueKey } from '../../../db/accounts/keys.ts';
 import { settle } from '../../../db/requests/settle.ts';
 import { cutPart } from '../../../db/uploads/parts.ts';
 import { PUBLIC_REASONS, REASONS, type Reason } from '../../../db/words.ts';
 import { fresh } from '../../support/database.ts';
-import { BY, joinLookups, RULES, WORKER_RULES } from '../../support/organization.ts';
+import { BY, joinLookups, RULES } from '../../support/organization.ts';
 import { providersIn } from '../../support/providers.ts';
-import { NO_TEMPORAL, quiet } from '../../support/runtime.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 import { storeEmail } from '../../support/stored.ts';
-import { startedUpload } from '../../support/uploads.ts';
+import { startedUpload, uploadActivities } from '../../support/uploads.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 import { type Seen, Visitor } from '../../support/visitor.ts';
 
@@ -257,14 +255,7 @@ const UPLOADS = '/console/uploads';
 
 /** Submits all parts of an upload that are left, as its workflow does. */
 async function submitAll(uploadId: string): Promise<void> {
-  const deps = {
-    db: api.db,
-    log: quiet,
-    control: NO_TEMPORAL,
-    mail: null,
-    rules: WORKER_RULES,
-  };
-  const { submitNextPart } = createUploadActivities(deps);
+  const { submitNextPart } = uploadActivities(api.db);
   while ((await submitNextPart({ uploadId })).kind === 'submitted');
 }
 

@@ -1,6 +1,5 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { createUploadActivities } from '../../../activities/upload.ts';
 import { FilePool } from '../../../api/console/file-pool.ts';
 import { CallFailed } from '../../../api/http/call-api.ts';
 import { closeOrganization } from '../../../db/accounts/closing.ts';
@@ -13,11 +12,9 @@ import {
   eventually,
   exchange,
   type Organization,
-  WORKER_RULES,
 } from '../../support/organization.ts';
-import { NO_TEMPORAL, quiet } from '../../support/runtime.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
-import { startedUpload } from '../../support/uploads.ts';
+import { startedUpload, uploadActivities } from '../../support/uploads.ts';
 import { Visitor } from '../../support/visitor.ts';
 
 // Tests the console while no worker runs, so that batches and uploads stay as they are.
@@ -75,14 +72,7 @@ async function sendHalf(visitor: Visitor) {
 /** Starts an upload of one NPI and submits its only part. */
 async function submittedUpload(organization: Organization): Promise<string> {
   const uploadId = await startedUpload(api.db, organization, [NPI]);
-  const deps = {
-    db: api.db,
-    log: quiet,
-    control: NO_TEMPORAL,
-    mail: null,
-    rules: WORKER_RULES,
-  };
-  await createUploadActivities(deps).submitNextPart({ uploadId });
+  await uploadActivities(api.db).submitNextPart({ uploadId });
   return uploadId;
 }
 

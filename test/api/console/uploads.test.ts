@@ -1,6 +1,5 @@
 import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
-import { createUploadActivities } from '../../../activities/upload.ts';
 import { issueKey, revokeKey } from '../../../db/accounts/keys.ts';
 import { takePlaces } from '../../../db/accounts/limits.ts';
 import { query } from '../../../db/connection/client.ts';
@@ -26,11 +25,10 @@ import {
   WORKER_RULES,
 } from '../../support/organization.ts';
 import { providersIn } from '../../support/providers.ts';
-import { NO_TEMPORAL, quiet } from '../../support/runtime.ts';
 import { SITE_SETTINGS } from '../../support/site.ts';
 import { type ApiClient, startApi, startStack } from '../../support/stack.ts';
 import { storeEmail } from '../../support/stored.ts';
-import { startedUpload, uploadInParts } from '../../support/uploads.ts';
+import { startedUpload, uploadActivities, uploadInParts } from '../../support/uploads.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 import { type Seen, Visitor } from '../../support/visitor.ts';
 import { workbookOf } from '../../support/workbook.ts';
@@ -420,8 +418,7 @@ test.serial('the remaining time follows the pace of the last minutes', async (t)
   t.teardown(api.stop);
   const { db } = api;
   const rules = { ...WORKER_RULES, lookupTimeoutMs: 20 * MINUTE };
-  const deps = { db, log: quiet, control: NO_TEMPORAL, mail: null, rules };
-  const { submitNextPart } = createUploadActivities(deps);
+  const { submitNextPart } = uploadActivities(db, rules);
   const client = await api.organization(1000);
   const { organizationId } = client;
   const npis = ordinaryNpis('found', 300);

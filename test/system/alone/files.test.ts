@@ -4,14 +4,11 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
-import { createUploadActivities } from '../../../activities/upload.ts';
 import { run } from '../../../db/connection/client.ts';
 import { listUploadBatches } from '../../../db/uploads/uploads.ts';
 import { fresh } from '../../support/database.ts';
-import { WORKER_RULES } from '../../support/organization.ts';
-import { NO_TEMPORAL, quiet } from '../../support/runtime.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
-import { startedUpload } from '../../support/uploads.ts';
+import { startedUpload, uploadActivities } from '../../support/uploads.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 import { Visitor } from '../../support/visitor.ts';
 
@@ -130,14 +127,7 @@ test.serial('upload results take under 20 MB and block under 50 ms', async (t) =
     select npi, npi || '@clinic.example', 'professional', 'valid', now(), 'test'
       from unnest(${sql.param(npis)}::text[]) npi`;
   const uploadId = await startedUpload(api.db, client, npis, 'x'.repeat(480));
-  const deps = {
-    db: api.db,
-    log: quiet,
-    control: NO_TEMPORAL,
-    mail: null,
-    rules: WORKER_RULES,
-  };
-  const { submitNextPart } = createUploadActivities(deps);
+  const { submitNextPart } = uploadActivities(api.db);
   for (let n = 0; n < npis.length; n += 60) await submitNextPart({ uploadId });
   const visitor = new Visitor(api.baseUrl);
   await visitor.signIn(client.apiKey);
