@@ -116,7 +116,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
 });
 
 /**
- * Logs an error if the console cannot read webhook secrets. The API is ready nevertheless, because
+ * Logs an error if the console cannot read webhook secrets. The API is ready anyway, because
  * submits and polls need no secret.
  */
 async function logSecretsTrouble(db: Database, log: Logger): Promise<void> {

@@ -27,7 +27,7 @@ import { fieldsOf, SESSION_COOKIE, SIGN_IN, sessionOf } from './session.ts';
 export const KEYS = '/console/keys';
 export const KEY = `${KEYS}/{key_id}`;
 
-/** A name has 1 to 200 characters, and none that can't be shown. */
+/** A name has 1 to 200 characters, without control characters. */
 const NAME = /^\P{Cc}{1,200}$/u;
 const NAME_PROBLEM = 'Enter a name of 1 to 200 characters, and choose a role.';
 

@@ -312,7 +312,7 @@ function shownData(
   return JSON.stringify(data, null, 2);
 }
 
-/** Reads the results of a batch, which are none for an unknown id. */
+/** Reads the results of a batch. An unknown id has no results. */
 async function resultsOf(db: Database, organizationId: string, batchId: string) {
   // PostgreSQL rejects some texts, such as those with a NUL.
   const ids = isId('bat', batchId) ? [batchId] : [];

@@ -1,8 +1,8 @@
 import type { PublicFacts } from '../../db/requests/check.ts';
 import { inert } from '../files/result-rows.ts';
 
-// The public facts that stand next to an NPI in pages and files of the console, so that a visitor
-// sees whose email it is. The envelope of the API has none.
+// The public facts next to an NPI in pages and files of the console, so that a visitor sees whose
+// email it is. The envelope of the API does not have them.
 
 const FACTS = ['name', 'credential', 'city', 'state', 'specialty'] as const;
 

@@ -35,7 +35,7 @@ export interface SigningDeps {
 }
 
 /**
- * A customer can wait for one test event at a time. Test events take none of the slots that limit
+ * A customer can wait for one test event at a time. Test events do not take the slots that limit
  * deliveries, and each can keep a worker busy for the time of a whole attempt.
  */
 const TESTS = {

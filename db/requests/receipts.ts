@@ -26,7 +26,7 @@ export interface Receipt {
 
 /**
  * Reads the receipts of all emails in a batch, by request id, in one statement (`receipts_of` in
- * db/migrations). A batch of another organization has none.
+ * db/migrations). A batch of another organization has no receipts.
  */
 export async function readReceipts(
   db: Database,

@@ -23,7 +23,7 @@ export interface TestTarget {
   readonly target: string;
 }
 
-/** The result of `admitTestEvent`: everything for the attempt, or why none is made now. */
+/** The result of `admitTestEvent`: everything for the attempt, or why it is not made now. */
 export type AdmittedTest =
   | {
       readonly kind: 'go';

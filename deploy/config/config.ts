@@ -184,7 +184,7 @@ const SETTINGS = {
     'DNS_CONTROL_DOMAIN',
     orNull(Joi.string().lowercase().domain({ tlds: false })),
   ],
-  /** The mail server that sends emails about uploads, and the sender. Null to send none. */
+  /** The mail server that sends emails about uploads, and the sender. Null to send no emails. */
   smtpUrl: ['SMTP_URL', orNull(smtpUrl)],
   smtpFrom: ['SMTP_FROM', orNull(Joi.string().email({ tlds: false }))],
   /** The URL in these emails. The API requires it. */
