@@ -82,7 +82,11 @@ interface Practice {
   readonly state: string;
   /** Null if NPPES does not contain it. */
   readonly domain: string | null;
-  /** The form of the addresses that the directory has for three colleagues. */
+  /**
+   * The form of the addresses that the directory has for three colleagues. A practice needs one if
+   * `first.last` and `flast` of its traps are both right. Otherwise the first three that are found
+   * would decide the pattern of the others.
+   */
   readonly mailboxes?: keyof typeof WRITERS;
 }
 
