@@ -214,7 +214,9 @@ async function call(
       }
       return { kind: 'fatal', reason: await recordEmpty(deps, key, step) };
     case 'retry':
-      if (jobRef !== null) return await keepJob(deps, conversation, key, jobRef, step);
+      if (jobRef !== null) {
+        return await keepJob(deps, conversation, key, jobRef, step);
+      }
       if (step.why === 'unanswered' && !source.vendor.repeatIsFree) {
         return { kind: 'lost', reason: await recordLostResponse(deps, key, step) };
       }
@@ -269,9 +271,13 @@ async function keepJob(
   step: Extract<Step, { kind: 'retry' | 'fatal' }>,
 ): Promise<VendorResult> {
   let pollAfterMs = POLL_AGAIN_MS;
-  if (step.kind === 'retry' && step.afterMs !== null) pollAfterMs = step.afterMs;
+  if (step.kind === 'retry' && step.afterMs !== null) {
+    pollAfterMs = step.afterMs;
+  }
   await recordJob(deps, key, { jobRef, pollAfterMs }, outcomeOf(step, true));
-  if (step.kind === 'fatal') return { kind: 'fatal', reason: wordOf(step) };
+  if (step.kind === 'fatal') {
+    return { kind: 'fatal', reason: wordOf(step) };
+  }
   return retryOrEnd(conversation, step.why, pollAfterMs);
 }
 
@@ -318,7 +324,9 @@ async function checkFound(
       profile,
     },
   });
-  if (mismatch !== null) return { kind: 'unusable', reason: 'identity_mismatch' };
+  if (mismatch !== null) {
+    return { kind: 'unusable', reason: 'identity_mismatch' };
+  }
   let known = subject;
   if (source.mayStore && profile !== null && addsTo(profile, subject)) {
     known = await deps.subjects.reload(key.lookupId, npi, requestedType);
@@ -439,6 +447,8 @@ function retryOrEnd(
   afterMs: number | null,
 ): VendorResult {
   const nextAt = now() + (afterMs ?? 0);
-  if (nextAt > request.until) return { kind: 'unresolved', reason: why };
+  if (nextAt > request.until) {
+    return { kind: 'unresolved', reason: why };
+  }
   throw retryLater(request.vendor, why, afterMs);
 }

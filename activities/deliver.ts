@@ -182,7 +182,9 @@ async function attempt(deps: WebhookDeps, claim: Claim): Promise<DeliveryResult 
   if (made instanceof CountedTooLate) {
     return { why: 'counted_too_late', message: made.message, afterMs: null };
   }
-  if (made instanceof SecretUnreadable) return await postpone(deps, claim, made);
+  if (made instanceof SecretUnreadable) {
+    return await postpone(deps, claim, made);
+  }
   const { result, batchId } = made;
   const outcome = outcomeOf(claim, result, deps.rules.webhookScheduleMs);
   const durationMs = Math.round(performance.now() - begun);
@@ -295,7 +297,9 @@ async function admitAddresses(db: Database, claim: Claim, addresses: readonly st
   );
   // A first attempt only uses the proven addresses. A retry also tries the others, because the
   // proven addresses may be unavailable.
-  if (proven.length > 0 && claim.step === 0) return { proven, counted: [] };
+  if (proven.length > 0 && claim.step === 0) {
+    return { proven, counted: [] };
+  }
   const { organizationId } = claim;
   const others = addresses.filter((address) => !proven.includes(address));
   if (others.length === 0) return { proven, counted: [] };

@@ -177,7 +177,9 @@ export function outcomeOf(
     return { kind, why: wordOf(step) };
   }
   if (step.kind !== 'retry') return { kind: 'responded' };
-  if (step.why === 'rate_limit') return { kind: 'rate_limit', afterMs: step.afterMs };
+  if (step.why === 'rate_limit') {
+    return { kind: 'rate_limit', afterMs: step.afterMs };
+  }
   const kind = again ? 'failed_again' : 'failed';
   return { kind, why: wordOf(step) };
 }

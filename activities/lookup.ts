@@ -87,7 +87,9 @@ export function createLookupActivities(deps: LookupDeps) {
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until: request.until };
         const trouble = await askRegistry(deps, request, time);
-        if (trouble?.again) throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
+        if (trouble?.again) {
+          throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
+        }
         return trouble?.why ?? null;
       });
     },
@@ -104,7 +106,9 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
     const plan = await planForSandbox(db, request);
     return plan ?? (await end(deps, request, 'settled'));
   }
-  if (!hasNpiCheckDigit(request.npi)) return await end(deps, request, 'check_digit');
+  if (!hasNpiCheckDigit(request.npi)) {
+    return await end(deps, request, 'check_digit');
+  }
   const { refusal } = open;
   // The workflow plans again after it asked the registry, whose response may refuse the NPI, too.
   if (refusal !== null && refusal !== 'suppressed')
@@ -115,7 +119,9 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
   if (begun === null) return await end(deps, request, 'settled');
   // A suppressed person's request ends only here, next to those that end with `KNOWN_MISS`. If it
   // ended earlier, its time and its statuses would reveal the objection.
-  if (refusal === 'suppressed') return await end(deps, request, refusal);
+  if (refusal === 'suppressed') {
+    return await end(deps, request, refusal);
+  }
   return await planSources(deps, request, begun);
 }
 
@@ -291,7 +297,9 @@ export async function askRegistry(
       patienceMs: until - now(),
     });
   const admission = await waitForSlot(REGISTRY, admit, signal);
-  if (admission.kind === 'wait') return later(admission.why, admission.afterMs);
+  if (admission.kind === 'wait') {
+    return later(admission.why, admission.afterMs);
+  }
   const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
   const outcome = outcomeOf(step);
   const change = await recordOne(db, REGISTRY, admission.era, outcome);
@@ -333,7 +341,9 @@ export function createSubjects(db: Database) {
     if (subject.person === null) return;
     kept.set(lookupId, subject);
     const [oldest] = kept.keys();
-    if (kept.size > MAX_SUBJECTS && oldest !== undefined) kept.delete(oldest);
+    if (kept.size > MAX_SUBJECTS && oldest !== undefined) {
+      kept.delete(oldest);
+    }
   };
   const reload = async (lookupId: string, npi: string, requestedType: RequestedType) => {
     const subject = await readSubject(db, npi, requestedType);

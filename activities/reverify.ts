@@ -35,7 +35,9 @@ export function createReverifyActivities(deps: ReverifyDeps) {
           leadMs: LEAD_MS,
           limit: MAX_ADDRESSES,
         });
-        for (const fading of due) result[await recheck(deps, fading, signal)] += 1;
+        for (const fading of due) {
+          result[await recheck(deps, fading, signal)] += 1;
+        }
         log.info(result, 're-verified');
         return result;
       });

@@ -93,7 +93,9 @@ export function resultForSandbox(
   if (!name.startsWith(SANDBOX)) return null;
   const outcome = name.slice(SANDBOX.length) as TestOutcome;
   // The activity is retried until the lookup has no time left.
-  if (outcome === 'deadline') throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
+  if (outcome === 'deadline') {
+    throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
+  }
   if (outcome === 'slow' && Context.current().info.attempt === 1) {
     throw retryLater('sandbox', 'pending', SLOW_MS);
   }

@@ -50,7 +50,9 @@ export async function settleFound(
   request: RequestIds,
   result: VendorResult,
 ): Promise<VendorResult> {
-  if (result.kind !== 'found' && result.kind !== 'stored') return result;
+  if (result.kind !== 'found' && result.kind !== 'stored') {
+    return result;
+  }
   const found = { ...request, reason: null };
   const settled = await settleAndSignal(deps, found, 'finished');
   return { ...result, settled };
@@ -72,7 +74,9 @@ export async function settleAndSignal(
   const settled = await traced({ name: 'settle' }, settling, ({ status }) => ({
     attributes: { request_id: requestId, status },
   }));
-  if (settled.settledNow) logSettled(log, { requestId, batchId, ...settled });
+  if (settled.settledNow) {
+    logSettled(log, { requestId, batchId, ...settled });
+  }
   const deliveryId = await findDueDelivery(db, batchId, requestId);
   await control.signalBatch(batchId, { requestId, deliveryId });
   return { status: settled.status, reason: settled.reason };

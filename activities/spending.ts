@@ -93,7 +93,9 @@ export function createSpending(
         const credits = (called.get(id)?.credits ?? 0) + next;
         return credits * (source.dollarsPerCredit ?? 0);
       });
-      if (dollars.reduce((sum, one) => sum + one, 0) <= maxPricePerLookup) return false;
+      if (dollars.reduce((sum, one) => sum + one, 0) <= maxPricePerLookup) {
+        return false;
+      }
       const obstacle = 'max_price_per_lookup';
       await recordSkipped(db, requestId, lookupId, [{ vendor: vendor.id, obstacle }]);
       return true;

@@ -90,7 +90,9 @@ async function waitForLookups(db: Database, part: NextPart): Promise<void> {
   if (part.open >= MAX_OPEN) throw wait('open requests', OPEN_WAIT_MS);
   const { isFailing, isFresh } = await readLookupHealth(db, part.uploadId);
   if (!isFailing) return;
-  if (part.open > 0 || isFresh) throw wait('lookups to succeed', MAX_WAIT_MS);
+  if (part.open > 0 || isFresh) {
+    throw wait('lookups to succeed', MAX_WAIT_MS);
+  }
   if (part.npis.length === 1) return;
   await cutPart(db, part, 1);
   throw wait('a smaller part', 0);
@@ -212,6 +214,8 @@ function commandFor(part: NextPart): SubmitCommand {
  */
 function wait(why: string, delayMs: number | null) {
   let bounded = delayMs;
-  if (delayMs !== null) bounded = Math.min(Math.max(delayMs, 100), MAX_WAIT_MS);
+  if (delayMs !== null) {
+    bounded = Math.min(Math.max(delayMs, 100), MAX_WAIT_MS);
+  }
   return benignFailure(`waits for ${why}`, 'Upload.waiting', bounded);
 }

@@ -98,7 +98,9 @@ async function takeTurn(
     await joinLookup(db, requestId);
     return await takeTurn(deps, lookup, signal);
   }
-  if (state.refusal !== null) return { kind: 'blocked', reason: state.refusal };
+  if (state.refusal !== null) {
+    return { kind: 'blocked', reason: state.refusal };
+  }
   if (state.isStored) return { kind: 'stored', reason: null };
   const { turn } = state;
   if (turn === null) {
@@ -149,7 +151,9 @@ export async function verify(
     });
     if (next === null) throw turnLost();
     const { candidate } = next;
-    if (candidate === null) return await conclude(deps, lookupId, outcomes, next);
+    if (candidate === null) {
+      return await conclude(deps, lookupId, outcomes, next);
+    }
     const { email } = candidate;
     if (isOfType(requestedType, candidate, subject)) {
       const outcome = await checkOne(deps, lookup, candidate, subject, signal);
@@ -210,7 +214,9 @@ async function checkOne(
   await recordUndecided(db, id, checked.evidence, null);
   const { reason, afterMs } = checked;
   const isOurs = reason.startsWith('verifier_') || reason === 'dns_untrusted';
-  if (!isOurs && waitedMs > DNS_PATIENCE_MS) return { email, kind: 'undecided', reason };
+  if (!isOurs && waitedMs > DNS_PATIENCE_MS) {
+    return { email, kind: 'undecided', reason };
+  }
   return { email, kind: 'again', failure: retryLater('verification', reason, afterMs) };
 }
 

@@ -94,7 +94,9 @@ export function problem(
   const kind =
     kinds.find(({ codes }) => Object.hasOwn(codes, code)) ?? PROBLEMS.InternalError;
   const all: Record<string, string> = { ...helpLink(code), ...headers };
-  if (values.wait !== undefined) all['retry-after'] = String(values.wait);
+  if (values.wait !== undefined) {
+    all['retry-after'] = String(values.wait);
+  }
   return new ApiError(kind.status, problemBody(kind, code, values), all);
 }
 
@@ -161,7 +163,9 @@ export function registerErrors(server: Server, site: Site, log: Logger): void {
     const shown = h.response(errorText(body, site)).code(status);
     if (status === 422) shown.type('application/json').charset('utf-8');
     else shown.type('application/problem+json').charset('');
-    for (const [name, value] of Object.entries(headers)) shown.header(name, value);
+    for (const [name, value] of Object.entries(headers)) {
+      shown.header(name, value);
+    }
     return shown;
   });
 }

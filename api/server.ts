@@ -153,7 +153,9 @@ export function createServer(deps: ApiDeps): Server {
   // rejected before it reaches a route.
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
-    if (isSecure) request.raw.res.setHeader('strict-transport-security', HSTS);
+    if (isSecure) {
+      request.raw.res.setHeader('strict-transport-security', HSTS);
+    }
     requireHost(request.raw.req);
     requirePath(request);
     return h.continue;
@@ -181,7 +183,9 @@ function registerHeaders(server: Server): void {
       response.header(name, value, { override: false });
     for (const [name, value] of Object.entries(app.rateHeaders ?? {}))
       response.header(name, value);
-    if (app.ignoredFields) response.header('ignored-fields', app.ignoredFields);
+    if (app.ignoredFields) {
+      response.header('ignored-fields', app.ignoredFields);
+    }
     return h.continue;
   });
 }
@@ -248,7 +252,9 @@ const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw problem('bad_request');
-  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw unknownPath(request.path);
+  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) {
+    throw unknownPath(request.path);
+  }
   try {
     decodeURIComponent(request.path);
   } catch {
@@ -290,7 +296,9 @@ function registerLog(
     const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
     const labels = { route, method, status: status ?? 'none' };
     time('npe_http_request_duration_seconds', labels, workedMs / 1000);
-    if (app.refusal) count('npe_http_refusals_total', { reason: app.refusal });
+    if (app.refusal) {
+      count('npe_http_refusals_total', { reason: app.refusal });
+    }
     const { keyId: key_id, organizationId: organization_id } = app.knownKey ?? {};
     const ids = { organization_id, batch_id: app.batchId };
     if (app.batchId) {

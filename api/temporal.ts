@@ -52,7 +52,9 @@ export class Starter {
    * made because Temporal was down a few seconds ago
    */
   async start(start: Start, deadline = Date.now() + START_TIMEOUT_MS): Promise<boolean> {
-    if (this.#isAway && performance.now() < this.#pausedUntil) return false;
+    if (this.#isAway && performance.now() < this.#pausedUntil) {
+      return false;
+    }
     this.#pausedUntil = performance.now() + PAUSE_MS;
     const { client, taskQueue } = this.#temporal;
     const started = client.withDeadline(deadline, () => start(client, taskQueue));
@@ -142,6 +144,8 @@ async function once(started: Promise<void>): Promise<void> {
   try {
     await started;
   } catch (error) {
-    if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+    if (!(error instanceof WorkflowExecutionAlreadyStartedError)) {
+      throw error;
+    }
   }
 }

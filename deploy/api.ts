@@ -121,7 +121,9 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
  */
 async function logSecretsTrouble(db: Database, log: Logger): Promise<void> {
   const trouble = await secretKeysTrouble(db);
-  if (trouble) log.error(`the console cannot use webhook secrets: ${trouble}`);
+  if (trouble) {
+    log.error(`the console cannot use webhook secrets: ${trouble}`);
+  }
 }
 
 /**

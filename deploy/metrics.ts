@@ -93,7 +93,9 @@ export async function serveMetrics(
   health: Readonly<Record<string, () => Promise<string | null>>> = {},
 ): Promise<Server | null> {
   if (metricsPort === null) return null;
-  if (!register.getSingleMetric('process_start_time_seconds')) collectDefaultMetrics();
+  if (!register.getSingleMetric('process_start_time_seconds')) {
+    collectDefaultMetrics();
+  }
   setBuild('');
   const checks = new Map(Object.entries(health));
   const responseTo = async (path: string): Promise<Reply> => {
@@ -158,7 +160,9 @@ class FigureReader {
    * are at most 10 seconds old, and 0 if PostgreSQL failed or is slow.
    */
   async read(): Promise<readonly Stat[]> {
-    if (performance.now() >= this.#readAt + KEEP_MS) this.#reading ??= this.#refresh();
+    if (performance.now() >= this.#readAt + KEEP_MS) {
+      this.#reading ??= this.#refresh();
+    }
     await Promise.race([this.#reading, setTimeout(PATIENCE_MS, null, { ref: false })]);
     const value = Number(this.#isUp && this.#reading === null);
     return [{ name: 'npe_stats_up', labels: {}, value }, ...this.#server, ...this.#known];

@@ -144,7 +144,9 @@ function errorLine(code: string, message: string): string {
 
 /** Returns what is wrong with the command line. */
 function usageOf({ code, message }: CommanderError): string {
-  if (code === 'commander.help') return 'give a command; --help lists them';
+  if (code === 'commander.help') {
+    return 'give a command; --help lists them';
+  }
   return message.replace(/^error: /, '');
 }
 

@@ -34,15 +34,21 @@ export function explain(
 ): string {
   if (error instanceof OperatorProblem) return error.message;
   if (error instanceof Refusal) return refusal(error, given);
-  if (error instanceof DatabaseError) return databaseTrouble(error, databaseUrl, work);
-  if (!(error instanceof Error)) return `stopped by a bug: threw a ${typeof error}`;
+  if (error instanceof DatabaseError) {
+    return databaseTrouble(error, databaseUrl, work);
+  }
+  if (!(error instanceof Error)) {
+    return `stopped by a bug: threw a ${typeof error}`;
+  }
   return systemTrouble(error) ?? `stopped by a bug: ${error.stack ?? error.message}`;
 }
 
 /** Returns a code for an error, for programs that read the output of a command. */
 export function codeOf(error: unknown): string {
   if (error instanceof Refusal) return error.code;
-  if (error instanceof DatabaseError) return `database_${kindOf(error)}`;
+  if (error instanceof DatabaseError) {
+    return `database_${kindOf(error)}`;
+  }
   if (error instanceof ConfigError) return 'configuration';
   if (error instanceof OperatorProblem) return 'failed';
   const isOfSystem = error instanceof Error && systemTrouble(error) !== null;

@@ -101,7 +101,9 @@ class Tally {
     const { run, misfit, throws } = one;
     if (misfit === null) return 'fit';
     const build = this.mustAllFit ? null : pinnedTo(run);
-    if (throws || build === null || build === this.buildId) return 'doNot';
+    if (throws || build === null || build === this.buildId) {
+      return 'doNot';
+    }
     this.remaining.push({ workflow: run.type, build, text: verdictOf(one) });
     return 'needNot';
   }
@@ -264,7 +266,9 @@ async function* fromTemporal(
     if (ids.length > 0) yield* named(client, ids);
     else yield* listed(client, config, options);
   } catch (error) {
-    if (!(error instanceof Error) || grpcFailure(error) === null) throw error;
+    if (!(error instanceof Error) || grpcFailure(error) === null) {
+      throw error;
+    }
     throw new OperatorProblem(`Temporal failed a call: ${messageOf(error)}`);
   } finally {
     await client.connection.close();

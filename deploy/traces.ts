@@ -52,7 +52,9 @@ export function sendTraces(config: Config, service: string, log: Logger) {
   const resource = resourceOf(config, service);
   const add = (message: unknown) => {
     const span = message as Span;
-    if (isSampled(span, config.tracesShare)) processor.onEnd(finished(span, resource));
+    if (isSampled(span, config.tracesShare)) {
+      processor.onEnd(finished(span, resource));
+    }
   };
   spans.subscribe(add);
   return {

@@ -334,7 +334,9 @@ async function serve(
 /** Logs an error if webhook deliveries cannot be signed, with the reason. */
 async function logSecretsTrouble(db: Database, log: Logger): Promise<void> {
   const trouble = await secretKeysTrouble(db);
-  if (trouble) log.error(`not ready for deliveries, webhooks stay pending: ${trouble}`);
+  if (trouble) {
+    log.error(`not ready for deliveries, webhooks stay pending: ${trouble}`);
+  }
 }
 
 /** Waits until Temporal can be used. @returns false if the process was asked to stop first */

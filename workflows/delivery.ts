@@ -64,7 +64,9 @@ export class Webhooks {
    */
   dueBy({ requestId, deliveryId }: Settled): DueDelivery[] {
     if (deliveryId === null) return [];
-    if (this.batch.webhookMode === 'batch') return [{ deliveryId, requestId: null }];
+    if (this.batch.webhookMode === 'batch') {
+      return [{ deliveryId, requestId: null }];
+    }
     return [{ deliveryId, requestId }];
   }
 
@@ -87,7 +89,9 @@ export class Webhooks {
     try {
       const undecided = await attemptDeliveries({ deliveryIds });
       for (const delivery of due) {
-        if (undecided.includes(delivery.deliveryId)) await this.startDelivery(delivery);
+        if (undecided.includes(delivery.deliveryId)) {
+          await this.startDelivery(delivery);
+        }
       }
     } catch (error) {
       // The activity has finally failed. The reconciler starts these deliveries later.
@@ -118,7 +122,9 @@ export class Webhooks {
       });
     } catch (error) {
       // An earlier run of the batch, or a request to resend the webhook, has already started it.
-      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) {
+        throw error;
+      }
     }
   }
 

@@ -79,7 +79,9 @@ async function makePlan(
   if (plan.kind !== 'unidentified') return plan;
   const trouble = await callRegistry(request);
   const identified = await local.planLookup({ ...request, registry: { trouble } });
-  if (identified.kind === 'unidentified') throw new Error('the registry is asked once');
+  if (identified.kind === 'unidentified') {
+    throw new Error('the registry is asked once');
+  }
   return identified;
 }
 
@@ -168,7 +170,9 @@ async function tryOnce(
   msLeft: number,
   again: boolean,
 ): Promise<VendorResult> {
-  if (source.vendor === null) return await verify(request, plan, source, msLeft, 'first');
+  if (source.vendor === null) {
+    return await verify(request, plan, source, msLeft, 'first');
+  }
   return await callVendor(request, source.vendor, msLeft, again);
 }
 
@@ -218,7 +222,9 @@ const FAILED: VendorResult = { kind: 'fatal', reason: 'lookup_failed' };
  */
 function understood(result: VendorResult): VendorResult {
   const { kind, reason }: Record<string, unknown> = Object(result);
-  if (typeof kind !== 'string' || !Object.hasOwn(MEANING, kind)) return FAILED;
+  if (typeof kind !== 'string' || !Object.hasOwn(MEANING, kind)) {
+    return FAILED;
+  }
   return { ...result, reason: typeof reason === 'string' ? reason : null };
 }
 
@@ -234,13 +240,17 @@ const SOURCE = 'Source.';
  * what it was waiting for. Or it threw a failure that must not be retried.
  */
 function unresolved(error: unknown): VendorResult {
-  if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
+  if (!(error instanceof ActivityFailure) || isCancellation(error)) {
+    throw error;
+  }
   const { cause } = error;
   const last = cause instanceof TimeoutFailure ? cause.cause : cause;
   const type = last instanceof ApplicationFailure ? last.type : null;
   if (type?.startsWith(SOURCE))
     return { kind: 'unresolved', reason: type.slice(SOURCE.length) };
-  if (cause instanceof ApplicationFailure && cause.nonRetryable) return FAILED;
+  if (cause instanceof ApplicationFailure && cause.nonRetryable) {
+    return FAILED;
+  }
   return OUT_OF_TIME;
 }
 
@@ -280,7 +290,9 @@ async function settle(
 function reasonOf(request: LookupInput, { kind, reason }: VendorResult): string {
   if (MEANING[kind] === 'failed') return reason ?? 'lookup_failed';
   // A call whose response was lost twice is not repeated, however much time is left.
-  if (kind === 'lost' || timeLeft(request) > LAST_WAIT_MS) return reason ?? kind;
+  if (kind === 'lost' || timeLeft(request) > LAST_WAIT_MS) {
+    return reason ?? kind;
+  }
   return reason === null ? 'deadline' : `deadline (${reason})`;
 }
 

@@ -236,6 +236,8 @@ export function queuesOf(enrichment: string) {
 }
 
 function suffixOf(enrichment: string): string {
-  if (enrichment.startsWith(TASK_QUEUE)) return enrichment.slice(TASK_QUEUE.length);
+  if (enrichment.startsWith(TASK_QUEUE)) {
+    return enrichment.slice(TASK_QUEUE.length);
+  }
   return `-${enrichment}`;
 }

@@ -42,7 +42,9 @@ async function notify(uploadId: string): Promise<void> {
   try {
     await notices(workflowInfo().taskQueue).notifyEnd({ uploadId });
   } catch (error) {
-    if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error;
+    if (isCancellation(error) || !(error instanceof ActivityFailure)) {
+      throw error;
+    }
     log.warn('the email about the end of an upload was not sent');
   }
 }

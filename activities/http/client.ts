@@ -46,7 +46,9 @@ const MAX_RETRY_AFTER_MS = 86_400_000;
  */
 const connectErrors = new WeakSet<Error>();
 subscribe('undici:client:connectError', (message) => {
-  if (typeof message !== 'object' || message === null || !('error' in message)) return;
+  if (typeof message !== 'object' || message === null || !('error' in message)) {
+    return;
+  }
   if (message.error instanceof Error) connectErrors.add(message.error);
 });
 
@@ -106,7 +108,9 @@ async function send(url: string, init: RequestInit): Promise<HttpResponse> {
 
 function troubleOf(error: unknown): Trouble {
   const cause = connectCause(error);
-  if (cause === null) return { kind: 'retry', why: 'unanswered', afterMs: null };
+  if (cause === null) {
+    return { kind: 'retry', why: 'unanswered', afterMs: null };
+  }
   return { kind: 'retry', why: 'unsent', cause, afterMs: null };
 }
 
@@ -182,7 +186,9 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
  */
 function connectCause(error: unknown): string | null {
   const cause = error instanceof Error ? error.cause : null;
-  if (!(cause instanceof Error && connectErrors.has(cause))) return null;
+  if (!(cause instanceof Error && connectErrors.has(cause))) {
+    return null;
+  }
   const code = 'code' in cause ? String(cause.code) : '';
   if (code.startsWith('ERR_SSL_')) return 'ERR_SSL';
   return CONNECT_CODES.has(code) ? code : 'other';
@@ -333,6 +339,8 @@ export function stepOfStatus({ status, headers }: HttpResponse): Trouble {
   if (why) return { kind: 'retry', why, afterMs };
   // Any other 5xx status comes from a gateway that got no response from the source. The source may
   // have done the work.
-  if (status >= 500) return { kind: 'retry', why: 'unanswered', afterMs };
+  if (status >= 500) {
+    return { kind: 'retry', why: 'unanswered', afterMs };
+  }
   return protocol('status');
 }

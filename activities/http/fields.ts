@@ -121,7 +121,9 @@ export class Field {
   /** Like `word`, but also accepts numbers and booleans. */
   scalar(): string {
     const { value } = this;
-    if (typeof value === 'number' || typeof value === 'boolean') return String(value);
+    if (typeof value === 'number' || typeof value === 'boolean') {
+      return String(value);
+    }
     return this.word();
   }
 

@@ -13,7 +13,9 @@ export function isWithinEdits(
   mayReplace: MayReplace = () => true,
 ): boolean {
   if (typed === meant) return true;
-  if (edits === 0 || Math.abs(typed.length - meant.length) > edits) return false;
+  if (edits === 0 || Math.abs(typed.length - meant.length) > edits) {
+    return false;
+  }
   let same = 0;
   while (typed[same] === meant[same]) same += 1;
   const [one = '', two = ''] = typed.slice(same);

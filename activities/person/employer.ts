@@ -124,7 +124,9 @@ export function clearEmployer({
   organization,
   otherOrganizations,
 }: Pick<Subject, 'organization' | 'otherOrganizations'>): Organization | null {
-  if (organization === null || organization.confidence < CLEAR.confidence) return null;
+  if (organization === null || organization.confidence < CLEAR.confidence) {
+    return null;
+  }
   const [next = null] = otherOrganizations;
   const lead = organization.confidence - (next === null ? 0 : next.confidence);
   return lead < CLEAR.lead ? null : organization;
@@ -271,7 +273,9 @@ function ofColleagues({ colleagues, places, practices }: ProviderFacts): Evidenc
 function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidence {
   const { affiliationName } = endpoint;
   const [domain] = domainsOf([endpoint]);
-  if (domain === undefined) return evidenceOf('affiliation', [affiliationName], []);
+  if (domain === undefined) {
+    return evidenceOf('affiliation', [affiliationName], []);
+  }
   const family = surname.join('');
   const [local = ''] = endpoint.endpoint.toLowerCase().split('@');
   const plainLocal = local.replace(/[^a-z0-9]/g, '');

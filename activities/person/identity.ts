@@ -44,7 +44,9 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
     return 'identity_mismatch';
   }
   if (claimed !== null && mayBePerson(readings, person)) return null;
-  if (claimed === null && isPerson(identity, readings, person)) return null;
+  if (claimed === null && isPerson(identity, readings, person)) {
+    return null;
+  }
   return 'identity_mismatch';
 }
 
@@ -83,7 +85,9 @@ export function ownAddresses<T extends { readonly email: string }>(
   const readings = readName(name).filter(({ surnameFirst }) => !surnameFirst);
   if (readings.length === 0) return candidates;
   const isOther = readings.every((one) => hasOtherGivenName(one, person));
-  if (!isOther && !contradictsGivenNames(name, person)) return candidates;
+  if (!isOther && !contradictsGivenNames(name, person)) {
+    return candidates;
+  }
   const whole = nameWords(person.first).join('');
   return candidates.filter(({ email }) => {
     const [local = ''] = email.toLowerCase().split('@');
@@ -134,7 +138,9 @@ const SHORT_FORM = { letters: 4, missing: 3 };
 function isOwnGiven(name: string, person: Person): boolean {
   const own = namesOnRecord(person);
   if (own.isGiven(name)) return true;
-  if (name.length < SHORT_FORM.letters || !own.isShortForm(name)) return false;
+  if (name.length < SHORT_FORM.letters || !own.isShortForm(name)) {
+    return false;
+  }
   return [...nameWords(person.first), ...nameWords(person.middle)].some((one) => {
     // Brianna is not Anna, although both end alike.
     if (GIVEN_NAMES.has(one) && GIVEN_NAMES.has(name)) return false;
@@ -227,7 +233,9 @@ function namesAgree(reading: Reading, person: Person): boolean {
   const kinships = kinshipsOf(reading, record);
   if (kinships.every((kinship) => kinship === 'none')) return false;
   const middle = nameWords(person.middle);
-  if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
+  if (record.some(({ given }) => goesBy(reading.given, given, middle))) {
+    return true;
+  }
   const [called] = fullNames(reading.given);
   if (called !== undefined && isOwnGiven(called, person)) return true;
   if (!kinships.includes('same')) return false;
@@ -245,7 +253,9 @@ function goesBy(
 ): boolean {
   const [called] = fullNames(said);
   if (called === undefined) return false;
-  if (sameGivenName(fullNames(said).join(''), first.join(''))) return true;
+  if (sameGivenName(fullNames(said).join(''), first.join(''))) {
+    return true;
+  }
   return fullNames([...first, ...middle]).some((name) => sameGivenName(name, called));
 }
 
@@ -301,7 +311,9 @@ function compareGiven(given: readonly string[], recorded: readonly string[]) {
   const initials = said.filter((name) => name.length === 1);
   for (const name of [...fullNames(said), ...initials]) {
     let index = missing.findIndex((other) => sameGivenName(name, other));
-    if (index < 0) index = missing.findIndex((other) => sharesInitial(name, other));
+    if (index < 0) {
+      index = missing.findIndex((other) => sharesInitial(name, other));
+    }
     if (index < 0) extra.push(name);
     else missing.splice(index, 1);
   }

@@ -104,7 +104,9 @@ export function spellings(text: string): string[] {
   for (const [index, piece] of pieces.entries()) {
     const written = [piece];
     const two = SPELLED_OUT[piece.charAt(0).toLowerCase()];
-    if (two !== undefined && index < MAX_UMLAUTS) written.push(two + piece.slice(1));
+    if (two !== undefined && index < MAX_UMLAUTS) {
+      written.push(two + piece.slice(1));
+    }
     ways = ways.flatMap((way) => written.map((end) => way + end));
   }
   return ways;
@@ -139,7 +141,9 @@ export interface Stripped {
 export function stripTitles(text: string): Stripped {
   let words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
   let generation: number | null = null;
-  while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
+  while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) {
+    words.shift();
+  }
   while (words.length > 1) {
     const named = generationAtEnd(words);
     const length = named === null ? credentialLength(words) : 1;
@@ -157,7 +161,9 @@ export function stripTitles(text: string): Stripped {
  */
 function generationAtEnd(words: readonly string[]): number | null {
   const last = words.at(-1) ?? '';
-  if (letters(last).length === 1 && (words.length < 3 || last.endsWith('.'))) return null;
+  if (letters(last).length === 1 && (words.length < 3 || last.endsWith('.'))) {
+    return null;
+  }
   return generationOf(last);
 }
 
@@ -290,13 +296,17 @@ export function isPlaceholder(text: string): boolean {
 
 function caseNameWord(word: string, index: number): string {
   if (/^(?:I{2,3}|IV)$/i.test(word)) return word.toUpperCase();
-  if (index > 0 && PARTICLES.has(word.toLowerCase())) return word.toLowerCase();
+  if (index > 0 && PARTICLES.has(word.toLowerCase())) {
+    return word.toLowerCase();
+  }
   return word.split('-').map(caseNamePart).join('-');
 }
 
 function caseNamePart(part: string): string {
   const lower = part.toLowerCase();
-  if (/^mc\p{L}{2}/u.test(lower)) return `Mc${capitalize(lower.slice(2))}`;
+  if (/^mc\p{L}{2}/u.test(lower)) {
+    return `Mc${capitalize(lower.slice(2))}`;
+  }
   return capitalize(lower);
 }
 

@@ -12,7 +12,9 @@ export function readTable(list: 'nicknames' | 'spellings' | 'credentials'): stri
 /** Maps each spelling of a name from another script to its most common spelling. */
 const SPELLINGS = new Map<string, string>();
 for (const [common = '', ...others] of readTable('spellings')) {
-  for (const spelling of [common, ...others]) SPELLINGS.set(spelling, common);
+  for (const spelling of [common, ...others]) {
+    SPELLINGS.set(spelling, common);
+  }
 }
 
 /**

@@ -34,7 +34,9 @@ export function organizationName(text: string | null): string | null {
  * of a state at the end of the name.
  */
 function caseWord(word: string, index: number, words: readonly string[]): string {
-  if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) return word.toLowerCase();
+  if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) {
+    return word.toLowerCase();
+  }
   const isLast = index > 0 && index === words.length - 1;
   const isState = isLast && /^[A-Z]{2}$/.test(word) && words[index - 1] !== '&';
   if (isState && usState(word, null) !== null) return word;
@@ -60,7 +62,9 @@ export function resembles(domain: string, name: string | null): boolean {
   if (name === null) return false;
   const [label = ''] = domain.replace(/[^a-z0-9.]/g, '').split('.');
   const words = nameWords(name).filter((word) => !SMALL_WORDS.has(word));
-  if (words.some((word) => isRare(word) && label.includes(word))) return true;
+  if (words.some((word) => isRare(word) && label.includes(word))) {
+    return true;
+  }
   const initials = words.map(([letter]) => letter).join('');
   const bareLabel = label.replace(/(?:md|med|health|care|clinic)$/, '');
   return initials.length >= MIN_TELLING.initials && bareLabel === initials;

@@ -22,7 +22,9 @@ export function profileOf(
 ): VendorProfile | null {
   let added: Pick<VendorProfile, 'givenNames' | 'surname'> = NOTHING;
   if (person !== null && name !== null) {
-    if (isCouple(name) || contradictsGivenNames(name, person)) return null;
+    if (isCouple(name) || contradictsGivenNames(name, person)) {
+      return null;
+    }
     const readings = readName(name).filter((reading) => hasOwnGivenName(reading, person));
     if (readings.length === 0) return null;
     added = namesIn(readings, person);
@@ -63,7 +65,11 @@ function isOwnGivenName(word: string, person: Person): boolean {
 export function addsTo(profile: VendorProfile, subject: Subject) {
   const { givenNames, surname, employerDomain } = profile;
   const { profileNames = [], profileSurnames = [] } = subject.person ?? {};
-  if (nameWords(givenNames).some((name) => !profileNames.includes(name))) return true;
-  if (surname !== null && !profileSurnames.includes(surname)) return true;
+  if (nameWords(givenNames).some((name) => !profileNames.includes(name))) {
+    return true;
+  }
+  if (surname !== null && !profileSurnames.includes(surname)) {
+    return true;
+  }
   return employerDomain !== null && !employerDomainsOf(subject).includes(employerDomain);
 }

@@ -80,7 +80,9 @@ export async function addPatterns(db: Database, subject: Subject): Promise<Subje
   const patterns = domains.map(patternOf).filter((pattern) => pattern !== null);
   const employer = clearEmployer(subject);
   const pattern = patterns.find(({ domain }) => domain === employer?.domain);
-  if (pattern === undefined || subject.person === null) return { ...subject, patterns };
+  if (pattern === undefined || subject.person === null) {
+    return { ...subject, patterns };
+  }
   const email = writeEmail(pattern, subject.person);
   // The address may be a namesake's.
   if (email === null || (await isOfAnother(db, email, subject.npi))) {
@@ -114,7 +116,9 @@ export function endpointCandidates(facts: ProviderFacts): string[] {
 
 function personOf(facts: ProviderFacts): Person | null {
   const name = nameOf(facts.firstName, facts.lastName);
-  if (facts.entityType !== 1 || !facts.active || name === null) return null;
+  if (facts.entityType !== 1 || !facts.active || name === null) {
+    return null;
+  }
   const practice = practiceOf(facts);
   const states = facts.otherStates.map((one) => usState(one, null));
   return {
@@ -188,7 +192,9 @@ function practiceOf(facts: ProviderFacts): Person['practice'] {
 function nameOf(first: string | null, last: string | null): PersonName | null {
   const given = personName(first);
   if (given !== null && last !== null) {
-    if (/^\s*(?:lnu|nln)\s*$/i.test(last)) return { first: '', last: given };
+    if (/^\s*(?:lnu|nln)\s*$/i.test(last)) {
+      return { first: '', last: given };
+    }
     if (/^\s*null\s*$/i.test(last)) return { first: given, last: 'Null' };
   }
   const family = personName(last);

@@ -75,7 +75,9 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   const ask = jsonApi('', source.headers, callMs);
   const meanings: Record<number, (response: HttpResponse) => Step> = {};
   meanings[200] = inBody((body) => stepOfResponse(body, source));
-  for (const status of source.miss.statuses) meanings[status] = unlessPage(NO_MATCH);
+  for (const status of source.miss.statuses) {
+    meanings[status] = unlessPage(NO_MATCH);
+  }
   const byStatus = stepBy(meanings);
   const read = (response: HttpResponse): Step => {
     const step = byStatus(response);
@@ -142,7 +144,9 @@ function stepOfResponse(body: Field, source: HttpJsonSource): Step {
   const entries = isList ? list.items() : [list];
   const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
   // We do not read the identity of a response without an email, because it may have any form.
-  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
+  if (candidates.length === 0) {
+    return { kind: 'miss', reason: 'no_email' };
+  }
   const identity = identityIn(body, source.identity);
   // If we sent the name or the NPI that is compared, the response may only repeat our input.
   const compared: Need = identity.name === null ? 'npi' : 'name';

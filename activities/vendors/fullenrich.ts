@@ -135,7 +135,9 @@ function createPollReader(jobRef: string, pollMs: number) {
   return stepBy({
     200: readResult,
     400: inBody((body) => {
-      if (body.at('code').text() === 'error.enrichment.in_progress') return pending;
+      if (body.at('code').text() === 'error.enrichment.in_progress') {
+        return pending;
+      }
       return protocol('code');
     }),
     402(response) {
@@ -182,7 +184,9 @@ function stepOfResult(body: Field, pending: Step): Step {
   const status = body.at('status').requiredText();
   const records = body.at('data').items();
   // A finished job lists its contact even if nothing was found.
-  if (status === 'FINISHED' && records.length === 0) body.at('data').fail();
+  if (status === 'FINISHED' && records.length === 0) {
+    body.at('data').fail();
+  }
   const contacts = records.map((record) => record.at('contact_info'));
   const candidates = candidatesOf(contacts.flatMap(claimsOf));
   const identity = identityOfRecord(body.at('data').pointed(['0']));
@@ -190,7 +194,9 @@ function stepOfResult(body: Field, pending: Step): Step {
   // The cost of the job so far, if the vendor reports it.
   const charged = body.at('cost').at('credits');
   const credits = charged.number();
-  if (credits !== null && !(credits >= 0 && credits < 1e6)) charged.fail();
+  if (credits !== null && !(credits >= 0 && credits < 1e6)) {
+    charged.fail();
+  }
   const found = { candidates, identity, repeatsInput };
   const named = stepOfCandidates(credits === null ? found : { ...found, credits });
   switch (status) {

@@ -132,6 +132,8 @@ function verdictOf(verification: Field, acceptAll: Field): Verdict {
  */
 function stepOfRefusal(body: Field): Step {
   const [first] = body.at('errors').items();
-  if (first?.at('id').text() !== 'wrong_params') return protocol('errors[0].id');
+  if (first?.at('id').text() !== 'wrong_params') {
+    return protocol('errors[0].id');
+  }
   return { kind: 'skip', missing: ['name', 'organization'] };
 }

@@ -84,7 +84,9 @@ const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
 
 function stepOfError(code: Field, response: HttpResponse): Step {
   const word = code.requiredText();
-  if (word === 'RATE_LIMITED' || word === 'RATE_LIMIT_EXCEEDED') return limited(response);
+  if (word === 'RATE_LIMITED' || word === 'RATE_LIMIT_EXCEEDED') {
+    return limited(response);
+  }
   if (word === 'INTERNAL_ERROR') {
     return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(response.headers) };
   }
@@ -110,7 +112,9 @@ function stepOfMatch(body: Field): Step {
   const email = person.at('email').present();
   const credits = body.at('free_enrichment').flag() ? 0 : 1;
   const identity = identityOfPerson(person, body.at('company'));
-  if (email.isAbsent) return { kind: 'miss', reason: 'no_email', credits };
+  if (email.isAbsent) {
+    return { kind: 'miss', reason: 'no_email', credits };
+  }
   const masked = { kind: 'miss', reason: 'email_masked', credits } as const;
   if (!email.at('revealed').requiredFlag()) return masked;
   // `revealed` is not reliable: in the vendor's own example a revealed address is masked.

@@ -52,7 +52,9 @@ type Found = Extract<Step, { kind: 'found' }>;
 export function stepOfCandidates(found: Omit<Found, 'kind'>): Step {
   const { candidates, credits } = found;
   if (candidates.length > 0) return { kind: 'found', ...found };
-  if (credits === undefined) return { kind: 'miss', reason: 'no_email' };
+  if (credits === undefined) {
+    return { kind: 'miss', reason: 'no_email' };
+  }
   return { kind: 'miss', reason: 'no_email', credits };
 }
 

@@ -190,7 +190,9 @@ function stepOfProfile(profile: Field, cost: Cost): Step {
     const { value: hint } = profile.at('retry_after_seconds');
     return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(hint) };
   }
-  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
+  if (candidates.length === 0) {
+    return { kind: 'miss', reason: 'no_email' };
+  }
   // We sent only the NPI, so a name in the response is the vendor's own data.
   const repeatsInput = identity.name === null;
   const credits = cost(chargedTypes(emails));

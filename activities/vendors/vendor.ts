@@ -243,7 +243,9 @@ export function stepBy(meanings: Meanings<Step>) {
  */
 export function unlessPage(meaning: Step) {
   return ({ headers }: HttpResponse): Step => {
-    if (headers.get('content-type')?.startsWith('text/html')) return protocol('body');
+    if (headers.get('content-type')?.startsWith('text/html')) {
+      return protocol('body');
+    }
     return meaning;
   };
 }

@@ -85,7 +85,9 @@ async function runControl(options: DnsControlOptions): Promise<Distrust | null> 
     const step = await countCall(DNS, DNS, askControls(resolver, domains));
     const change = await recordOne(db, DNS, admission.era, outcomeOf(step));
     if (change === 'opened') logFailure(log, step);
-    if (change === 'closed') log.info('name servers can be trusted again');
+    if (change === 'closed') {
+      log.info('name servers can be trusted again');
+    }
     return step.kind === 'passed' ? null : { afterMs: TRY_AGAIN_MS };
   } catch {
     // PostgreSQL is not available. The caller gets the same error when it records the result of its

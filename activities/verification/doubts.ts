@@ -76,7 +76,9 @@ function isAtOthersDomain({ address, registrable, whose, own }: Context): boolea
     organization?.source !== PROFILE && isEmployers(domain, organization);
   if (isConfirmed) return false;
   const name = organization?.name ?? null;
-  if (!isEmployerDomain(registrable) || isTrade(domain, name)) return true;
+  if (!isEmployerDomain(registrable) || isTrade(domain, name)) {
+    return true;
+  }
   return !resembles(registrable, name) && readNamedDomain(domain, own) === 'business';
 }
 
@@ -99,8 +101,12 @@ function isOldElsewhere(context: Context): boolean {
 function isElsewhere({ address, registrable, whose }: Context): boolean {
   const { domain } = address;
   const { organization } = whose;
-  if (organization === null || organization.domain === null) return false;
-  if (isOpenToAnyone(domain) || isEmployers(domain, organization)) return false;
+  if (organization === null || organization.domain === null) {
+    return false;
+  }
+  if (isOpenToAnyone(domain) || isEmployers(domain, organization)) {
+    return false;
+  }
   return !resembles(registrable, organization.name);
 }
 
@@ -119,7 +125,9 @@ function isUnknownAtWork(context: Context): boolean {
   const { local, domain } = address;
   if (owner !== 'unclear' || whose.person === null) return false;
   if (isOpenToAnyone(domain)) return false;
-  if (isEmployeeNumber(local, own) || testimonyAt(address, whose) === 'for') return false;
+  if (isEmployeeNumber(local, own) || testimonyAt(address, whose) === 'for') {
+    return false;
+  }
   const [label = ''] = registrable.split('.');
   return !own.areBothNames(label.replaceAll('-', ''));
 }

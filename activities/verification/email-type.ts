@@ -36,7 +36,9 @@ export function classify(
     return 'professional';
   const named = person === null ? null : readNamedDomain(domain, new OwnNames(person));
   if (named === 'family') return 'personal';
-  if (named === 'person' && vendorType === 'personal') return 'personal';
+  if (named === 'person' && vendorType === 'personal') {
+    return 'personal';
+  }
   return 'professional';
 }
 

@@ -61,7 +61,9 @@ export function ownerOf(address: Pick<Address, 'local' | 'domain'>, whose: Whose
   if (plain === 'person' || plain === 'shared') return plain;
   const practice = practiceWords(address.domain, whose, own);
   const owner = readOwner(new Reading(address, { own, strangers, practice }));
-  if (whose.person === null && owner === 'other_person') return 'unclear';
+  if (whose.person === null && owner === 'other_person') {
+    return 'unclear';
+  }
   return owner;
 }
 
@@ -302,7 +304,9 @@ function hasGivenAndSurname(reading: Reading): boolean {
  * middle name may have any initial.
  */
 function hasInitialAndSurname(reading: Reading): boolean {
-  if (!reading.startsWith('initial') || !reading.has('surname')) return false;
+  if (!reading.startsWith('initial') || !reading.has('surname')) {
+    return false;
+  }
   if (reading.own.hasMiddleName) {
     return reading.hasBeforeSurname('initial', 'surnameInitial', 'otherSurname');
   }
@@ -317,7 +321,9 @@ function hasSurnameAndInitial(reading: Reading): boolean {
 /** `whitlj`, `mcallisk`, `john.hartl`: a cut surname with an initial or a given name. */
 function hasCutName(reading: Reading): boolean {
   if (reading.own.isCutName(reading.letters)) return true;
-  if (!reading.has('cutSurname') || !reading.has(...GIVEN)) return false;
+  if (!reading.has('cutSurname') || !reading.has(...GIVEN)) {
+    return false;
+  }
   return reading.hasOnly('cutSurname', ...GIVEN, ...LETTERS);
 }
 
@@ -340,7 +346,9 @@ function hasGivenAndInitial({ own, local }: Reading): boolean {
 /** `jks1234`, `ejw` */
 function isInitials({ local, own }: Reading): boolean {
   const [, letters = '', digits = ''] = /^([a-z]+)([0-9]*)$/.exec(local) ?? [];
-  if (digits === '' && (letters.length < 3 || own.recorded.middle === '')) return false;
+  if (digits === '' && (letters.length < 3 || own.recorded.middle === '')) {
+    return false;
+  }
   return own.areInitials(letters);
 }
 
@@ -378,7 +386,9 @@ function isOtherFullName(reading: Reading): boolean {
 
 /** `ksmith`, `smithk`: perhaps a spouse or a child. */
 function hasOtherInitialAndSurname(reading: Reading): boolean {
-  if (!reading.has('surname') || reading.startsWith('initial')) return false;
+  if (!reading.has('surname') || reading.startsWith('initial')) {
+    return false;
+  }
   return reading.hasOnly('surname', ...LETTERS);
 }
 
@@ -421,6 +431,8 @@ function hasOtherInitialAndName(reading: Reading): boolean {
   const isPair =
     pieces.length === 2 && pieces.map(({ text }) => text).join('') === letters;
   if (!isPair || !reading.has('letter')) return false;
-  if (/^(?:[a-z]{4,}\.[a-z]|[a-z]\.[a-z]{4,})$/.test(reading.local)) return true;
+  if (/^(?:[a-z]{4,}\.[a-z]|[a-z]\.[a-z]{4,})$/.test(reading.local)) {
+    return true;
+  }
   return reading.pieces.some(({ kind, text }) => isName(kind) && text.length > 3);
 }

@@ -18,7 +18,9 @@ const REAL = readList('mail-providers', 'near-misses');
  * @param employerDomain the domain of the person's employer, or null if unknown
  */
 export function isLookalike(domain: string, employerDomain: string | null): boolean {
-  if (domainToUnicode(domain).split('.').some(mixesAlphabets)) return true;
+  if (domainToUnicode(domain).split('.').some(mixesAlphabets)) {
+    return true;
+  }
   const registrable = registrableDomain(domain) ?? domain;
   if (REAL.has(registrable)) return false;
   if (employerDomain !== null && resemblesEmployer(registrable, employerDomain)) {
@@ -39,7 +41,9 @@ function isMistakenFor(read: string, provider: string): boolean {
   // A big provider with a `.com` domain owns its name under every real suffix, so any other suffix
   // is a typo. The name of an internet provider with a `.net` domain may have other owners under
   // other suffixes.
-  if (provider.endsWith('.com') && read.startsWith(`${name}.`)) return true;
+  if (provider.endsWith('.com') && read.startsWith(`${name}.`)) {
+    return true;
+  }
   const slips = name.length < 8 ? 1 : 2;
   return isNear(read, provider, slips);
 }
@@ -90,7 +94,9 @@ const ROWS = [
 ] as const;
 const KEYS = new Map<string, { readonly x: number; readonly y: number }>();
 for (const [y, [keys, left]] of ROWS.entries()) {
-  for (const [index, key] of [...keys].entries()) KEYS.set(key, { x: left + index, y });
+  for (const [index, key] of [...keys].entries()) {
+    KEYS.set(key, { x: left + index, y });
+  }
 }
 
 /**

@@ -30,11 +30,15 @@ export function look(
   { person, organization }: Whose = NOBODY_KNOWN,
 ) {
   const address = parseAddress(text);
-  if (address === null) return refused(text.trim().toLowerCase(), invalid('syntax'));
+  if (address === null) {
+    return refused(text.trim().toLowerCase(), invalid('syntax'));
+  }
   const { domain, email } = address;
   const refusal = refuseDomain(domain, organization?.domain ?? null);
   if (refusal !== null) return refused(email, refusal);
-  if (isPlaceholder(address, person)) return refused(email, invalid('placeholder'));
+  if (isPlaceholder(address, person)) {
+    return refused(email, invalid('placeholder'));
+  }
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
   if (isDirectAddress) return refused(email, invalid('direct'));
   return { kind: 'address', address } as const;
@@ -79,7 +83,9 @@ const MAX_TYPED = 3;
  * `test2`, `xxx`, `x@x.com`.
  */
 function isPlaceholder({ local, domain }: Address, person: PersonName | null): boolean {
-  if (local.length <= MAX_TYPED && domain.startsWith(`${local}.`)) return true;
+  if (local.length <= MAX_TYPED && domain.startsWith(`${local}.`)) {
+    return true;
+  }
   const [name = ''] = local.split('+');
   const word = name.replace(/[0-9]+$/, '').replace(/[._-]/g, '');
   if (word === joinedName(person)) return false;
@@ -107,7 +113,9 @@ export function isDirect(domain: string): boolean {
   const { subdomain, domainWithoutSuffix: owner } = parse(domain);
   if (!subdomain) return false;
   const labels = subdomain.split('.');
-  if (labels.some((label) => /^direct(?!or)|direct$|^hisp$/.test(label))) return true;
+  if (labels.some((label) => /^direct(?!or)|direct$|^hisp$/.test(label))) {
+    return true;
+  }
   return owner !== null && /direct$|^direct-/.test(owner);
 }
 

@@ -95,11 +95,15 @@ export async function findRoute(
     .toSorted((a, b) => a.priority - b.priority)
     .map(({ exchange }) => exchange.toLowerCase())
     .filter((exchanger) => exchanger !== '');
-  if (exchangers.length === 0) return { kind: 'refuses', reason: 'null_mx' };
+  if (exchangers.length === 0) {
+    return { kind: 'refuses', reason: 'null_mx' };
+  }
   if (exchangers.some((one) => holdsDomain(PARKERS, one))) {
     return { kind: 'refuses', reason: 'parked' };
   }
-  if (exchangers.some(isDisposable)) return { kind: 'refuses', reason: 'disposable' };
+  if (exchangers.some(isDisposable)) {
+    return { kind: 'refuses', reason: 'disposable' };
+  }
 
   const named = exchangers.filter((exchanger) => registrableDomain(exchanger) !== null);
   let unsure: MailRoute | null = null;
@@ -136,7 +140,9 @@ async function ask<T>(
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? error.code : null;
     if (code === 'ENODATA') return [];
-    if (code === 'ENOTFOUND') return { kind: 'refuses', reason: 'nxdomain' };
+    if (code === 'ENOTFOUND') {
+      return { kind: 'refuses', reason: 'nxdomain' };
+    }
     const isLate = code === 'ETIMEOUT' || code === 'ECANCELLED';
     const reason = isLate ? 'timeout' : 'dns_failure';
     return { kind: 'transient', reason, afterMs: null };

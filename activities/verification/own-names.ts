@@ -106,7 +106,9 @@ export class OwnNames {
   /** Returns true for a given name, a nickname, or another spelling of it. */
   isGiven(text: string): boolean {
     if (this.given.some((name) => sameGivenName(text, name))) return true;
-    if (text.length < MIN_PART || text.length > this.longest) return false;
+    if (text.length < MIN_PART || text.length > this.longest) {
+      return false;
+    }
     const name = this.given[this.sounds.indexOf(transliterate(text))];
     if (name === undefined) return false;
     // If both are in the list, such as Elisha and Elisa, they are different names that sound alike.
@@ -144,7 +146,9 @@ export class OwnNames {
       for (let length = MIN_BLEND; length <= text.length - MIN_BLEND; length += 1) {
         if (!one.startsWith(text.slice(0, length))) return false;
         const rest = text.slice(length);
-        if (this.given.some((name) => name !== one && name.startsWith(rest))) return true;
+        if (this.given.some((name) => name !== one && name.startsWith(rest))) {
+          return true;
+        }
       }
       return false;
     });
@@ -245,12 +249,16 @@ function isPartOf(text: string, name: string): boolean {
     if (text.length < MIN_BEGINNING) return false;
     const ending = name.slice(text.length);
     // Deepa and Deepak are different names, and so are Thu and Thuy. Venkat is short for Venkata.
-    if (ending === 'a') return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
+    if (ending === 'a') {
+      return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
+    }
     if (ending.length < 2) return false;
     return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(ending);
   }
   // Hanna and Anna are different names, but Bimbola is short for Abimbola.
-  if (start === 1) return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
+  if (start === 1) {
+    return text.length >= MIN_UNLISTED && !GIVEN_NAMES.has(text);
+  }
   if (start === -1) return false;
   if (text.length >= MIN_PART) return true;
   // `min` of Sungmin is a syllable, but Brian is not called Ian.
@@ -285,13 +293,17 @@ function namesAtEnd(name: string): string[] {
 function isDiminutive(text: string, name: string): boolean {
   if (GIVEN_NAMES.has(text)) return false;
   const beginning = text.replace(/(?:u|(.)\1y|y|ya|sha)$/, '$1');
-  if (beginning !== text && isPartOf(beginning, name)) return name.startsWith(beginning);
+  if (beginning !== text && isPartOf(beginning, name)) {
+    return name.startsWith(beginning);
+  }
   const end = text.slice(0, -1);
   return text.endsWith('a') && end.length >= MIN_PART && name.indexOf(end) > 1;
 }
 
 function isLongerForm(text: string, name: string): boolean {
-  if (name.length < MIN_BEGINNING || !text.startsWith(name)) return false;
+  if (name.length < MIN_BEGINNING || !text.startsWith(name)) {
+    return false;
+  }
   return !GENDER_ENDING.test(text.slice(name.length));
 }
 

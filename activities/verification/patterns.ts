@@ -135,7 +135,9 @@ export function writeEmail(
 ): string | null {
   // The first parts have the whole surname in one word.
   const [parts] = partsOf(person);
-  if (!isVerifiable || !isFull(format) || parts === undefined) return null;
+  if (!isVerifiable || !isFull(format) || parts === undefined) {
+    return null;
+  }
   if (parts.first.length === 1 || parts.last.length === 1) return null;
   return `${FULL[format](parts)}@${domain}`;
 }

@@ -166,7 +166,9 @@ function mergeUnrelated(
   own: OwnNames,
 ): readonly Piece[] {
   const [first] = pieces;
-  if (first === undefined || pieces.length < 2 || text.length < 4) return pieces;
+  if (first === undefined || pieces.length < 2 || text.length < 4) {
+    return pieces;
+  }
   const filled = pieces.reduce((sum, piece) => sum + piece.text.length, 0);
   const hasOnlyNames =
     filled === text.length && pieces.every(({ kind }) => PARTS.includes(kind));
@@ -216,7 +218,9 @@ function kindOf(text: string, place: Place, vocabulary: Vocabulary): Kind | null
   const { isWhole, isToken } = place;
   if (own.isSurname(text)) return 'surname';
   if (own.isGiven(text)) return 'given';
-  if (strangers.has(text) && (isToken || text.length > 3)) return 'stranger';
+  if (strangers.has(text) && (isToken || text.length > 3)) {
+    return 'stranger';
+  }
   const title = isWhole ? titleOf(text, place, own) : null;
   if (title !== null) return title;
   if (isRole(text, place, vocabulary)) return 'role';
@@ -227,7 +231,9 @@ function kindOf(text: string, place: Place, vocabulary: Vocabulary): Kind | null
 
 function titleOf(text: string, place: Place, own: OwnNames): Kind | null {
   const { isToken, isFirst, isEdge } = place;
-  if (COURTESIES.has(text) && isFirst && (isToken || text.length > 2)) return 'courtesy';
+  if (COURTESIES.has(text) && isFirst && (isToken || text.length > 2)) {
+    return 'courtesy';
+  }
   if (!isFirst && isGeneration(text, isToken, own)) return 'generation';
   if (COURTESIES.has(text)) return null;
   // `asmakhan` is Asma Khan, although `ma` is a degree.

@@ -191,7 +191,9 @@ export function claimOf(
   freshnessMs: number,
 ): Claim {
   const isDoubted = verdict === 'invalid' || verdict === 'risky';
-  if (isOwnerDoubtful && !isDoubted) return { word: 'unclear', seenAt: null };
+  if (isOwnerDoubtful && !isDoubted) {
+    return { word: 'unclear', seenAt: null };
+  }
   if (verdict === 'unknown') {
     const word = source === 'nppes' ? 'registry' : 'unknown';
     return { word, seenAt: null };

@@ -71,7 +71,9 @@ function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
   if (code === undefined) return otherwise;
   // Node also uses this code if the receiver closed the connection properly but too early. In that
   // case the error names no system call.
-  if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
+  if (code === 'ECONNRESET') {
+    return syscall === undefined ? 'closed' : 'reset';
+  }
   const known = REASONS[code];
   if (known !== undefined) return known;
   for (const [codes, reason] of FAMILIES) {

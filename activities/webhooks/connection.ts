@@ -90,7 +90,9 @@ async function findAddresses(
   const allowed = found.filter(({ address }) => policy.allows(address));
   if (allowed.length === 0) throw new AttemptFailure('blocked_address');
   const open = allowed.filter(({ address }) => !isBlocked(address, blocked));
-  if (open.length === 0) throw new AttemptFailure('blocked_by_operator');
+  if (open.length === 0) {
+    throw new AttemptFailure('blocked_by_operator');
+  }
   const addresses = await admitted(limitPerFamily(open), policy, admit, signal);
   if (addresses.length === 0) throw new AttemptFailure('unproven_host');
   return addresses;
@@ -129,7 +131,9 @@ async function openReceiver(
   addAbortSignal(signal, socket).on('error', ignore);
   await step(once(socket, 'connect', { signal }), 'network');
   const { remoteAddress: address = '' } = socket;
-  if (!policy.allows(address)) throw new AttemptFailure('blocked_address');
+  if (!policy.allows(address)) {
+    throw new AttemptFailure('blocked_address');
+  }
   return { socket, address };
 }
 
@@ -179,7 +183,9 @@ async function resolve(
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
   const literal = literalOf(target);
-  if (literal !== null) return [{ address: literal, family: isIP(literal) }];
+  if (literal !== null) {
+    return [{ address: literal, family: isIP(literal) }];
+  }
   // Other callers may wait for the same lookup, and it has its own timeout. So an abort by the
   // signal ends only our wait, not the lookup.
   const aborted = new Promise<never>((_resolve, reject) => {

@@ -83,7 +83,9 @@ export function blockOf(text: string): string | null {
   const [ip = ''] = text.split('/');
   if (isIP(ip) !== 0) return blockOfRange(ip, text);
   const url = URL.parse(`https://${text}`);
-  if (url === null || url.href !== `https://${url.hostname}/`) return null;
+  if (url === null || url.href !== `https://${url.hostname}/`) {
+    return null;
+  }
   if (literalOf(url) !== null) return null;
   return url.hostname.replace(/\.$/, '');
 }
@@ -91,7 +93,9 @@ export function blockOf(text: string): string | null {
 function blockOfRange(ip: string, text: string): string | null {
   const bits = isIP(ip) === 6 ? 128 : 32;
   const range = text === ip ? `${ip}/${bits}` : text;
-  if (parseAddress(ip) === null || !ipaddr.isValidCIDR(range)) return null;
+  if (parseAddress(ip) === null || !ipaddr.isValidCIDR(range)) {
+    return null;
+  }
   return range.toLowerCase();
 }
 
@@ -131,7 +135,9 @@ function parseAddress(text: string): Address | null {
 
 function isGlobal(address: Address): boolean {
   if (address.range() !== 'unicast') return false;
-  if (address.kind() === 'ipv6') return isInside(address, GLOBAL_UNICAST);
+  if (address.kind() === 'ipv6') {
+    return isInside(address, GLOBAL_UNICAST);
+  }
   return address.toString() !== AZURE_PLATFORM;
 }
 

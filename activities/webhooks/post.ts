@@ -143,7 +143,9 @@ async function exchange(
   const [response] = arrived as [IncomingMessage];
   const { statusCode: status = 0 } = response;
   // Node's parser accepts any three digits, but these aren't statuses (RFC 9110, 15).
-  if (status < 100 || status > 599) throw new AttemptFailure('not_http');
+  if (status < 100 || status > 599) {
+    throw new AttemptFailure('not_http');
+  }
   const retryAfterMs = parseRetryAfter(response.headers['retry-after']);
   const read = await readExcerpt(response, signal);
   return { kind: 'responded', status, address, retryAfterMs, ...read };

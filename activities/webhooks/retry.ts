@@ -21,7 +21,9 @@ export function delayBefore(
 ): number | null {
   const step = schedule[attempt - 1];
   if (step === undefined) return null;
-  if (retryAfterMs !== null) return Math.min(Math.max(retryAfterMs, step), 2 * step);
+  if (retryAfterMs !== null) {
+    return Math.min(Math.max(retryAfterMs, step), 2 * step);
+  }
   return Math.round(step * (1 - JITTER + 2 * JITTER * random));
 }
 

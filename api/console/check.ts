@@ -77,8 +77,12 @@ export async function checkAll(
     const report = await reads.inTurn(organizationId, () =>
       checkNpis(deps, organizationId, part, AHEAD_MS),
     );
-    for (const result of CHECK_RESULTS) totals[result] += report.totals[result];
-    for (const type of REQUESTED_TYPES) prices[type] += report.max_credits[type];
+    for (const result of CHECK_RESULTS) {
+      totals[result] += report.totals[result];
+    }
+    for (const type of REQUESTED_TYPES) {
+      prices[type] += report.max_credits[type];
+    }
   }
   return { totals, prices };
 }

@@ -303,7 +303,9 @@ const PROBLEMS = {
 const rejectForeignForms: Lifecycle.Method = (request, h) => {
   const from: unknown = request.headers['sec-fetch-site'];
   const isForeign = from !== undefined && from !== 'same-origin';
-  if (!isConsole(request) || request.method !== 'post' || !isForeign) return h.continue;
+  if (!isConsole(request) || request.method !== 'post' || !isForeign) {
+    return h.continue;
+  }
   return problemView(h, PROBLEMS[403], 403, request.app.requestId).takeover();
 };
 
@@ -316,7 +318,9 @@ function problemPage(
 ): ResponseObject {
   const { requestId } = request.app;
   const form = error.output?.statusCode ?? 500;
-  if (form === 413) return problemView(h, PROBLEMS[413], 413, requestId);
+  if (form === 413) {
+    return problemView(h, PROBLEMS[413], 413, requestId);
+  }
   if (form < 500) return problemView(h, PROBLEMS[403], form, requestId);
   const failed = failedCall(request, error, log);
   const { status } = failed;
@@ -327,7 +331,9 @@ function problemPage(
   if (status === 401 || status === 403) {
     return h.redirect(signInPath(request)).unstate(SESSION_COOKIE);
   }
-  if (status === 500) return problemView(h, PROBLEMS[500], status, requestId);
+  if (status === 500) {
+    return problemView(h, PROBLEMS[500], status, requestId);
+  }
   const title = status === 404 ? 'Not found' : 'That did not work';
   const shown = { title, detail: failed.text(), needsCredits: status === 402 };
   return problemView(h, shown, status, requestId);
@@ -356,6 +362,8 @@ function problemView(
   const session = auth.isAuthenticated && form_token ? shownSession(h.request) : null;
   const context = { ...problem, requestId, session, form_token };
   const page = h.view('problem', context).code(status);
-  for (const [name, value] of Object.entries(PRIVATE)) page.header(name, value);
+  for (const [name, value] of Object.entries(PRIVATE)) {
+    page.header(name, value);
+  }
   return page.header('x-request-id', requestId);
 }

@@ -35,7 +35,9 @@ export const deliveryHandlers = {
     const path = `/api/v1/batch/${batch}/deliveries/${delivery}/resend`;
     await callApi(request, path, { method: 'POST' });
     let back = `/console/batches/${batch}#webhook`;
-    if (list !== undefined) back = `${PATH}?${new URLSearchParams(String(list))}`;
+    if (list !== undefined) {
+      back = `${PATH}?${new URLSearchParams(String(list))}`;
+    }
     return h.redirect(back).code(303);
   },
 
@@ -51,7 +53,9 @@ export const deliveryHandlers = {
       const { resent, more } = result.body;
       return h.redirect(`${PATH}?resent=${resent}${more ? '&more=1' : ''}`).code(303);
     } catch (error) {
-      if (!(error instanceof CallFailed) || error.status !== 422) throw error;
+      if (!(error instanceof CallFailed) || error.status !== 422) {
+        throw error;
+      }
       return await show(request, h, { day, ...error.fields() });
     }
   },

@@ -65,7 +65,9 @@ export class FilePool {
     request: IncomingMessage,
     payload: Readable,
   ): Promise<Buffer<ArrayBuffer>> {
-    if (this.#arriving.has(customerId)) throw problem('too_many_files', { wait: 5 });
+    if (this.#arriving.has(customerId)) {
+      throw problem('too_many_files', { wait: 5 });
+    }
     const [oldest] = this.#arriving.values();
     if (this.#arriving.size >= MAX_ARRIVING) oldest?.destroy();
     this.#arriving.set(customerId, request);

@@ -91,7 +91,9 @@ export async function listed<T>(request: Request, path: string): Promise<Listed<
     const older = cursor && String(new URLSearchParams({ ...query, cursor }));
     return { query, body, problems: {}, older };
   } catch (error) {
-    if (!(error instanceof CallFailed) || error.status !== 422) throw error;
+    if (!(error instanceof CallFailed) || error.status !== 422) {
+      throw error;
+    }
     const problems = error.fields();
     // There is no field for the cursor, which is part of a link.
     if (problems.cursor) throw error;

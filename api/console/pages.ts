@@ -245,7 +245,9 @@ async function submit(
     );
     return h.redirect(`/console/batches/${result.body.batch_id}`).code(303);
   } catch (error) {
-    if (!(error instanceof CallFailed) || ![402, 422].includes(error.status)) throw error;
+    if (!(error instanceof CallFailed) || ![402, 422].includes(error.status)) {
+      throw error;
+    }
     const context = await checked(db, request, form, npis);
     const shown = { ...context, problem: error.text() };
     return page(request, h, 'check', shown).code(error.status);

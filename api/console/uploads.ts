@@ -90,7 +90,9 @@ export function uploadHandlers(deps: UploadPagesDeps) {
     create: (request, h) => create(deps, request, h),
     show: async (request, h) => {
       const upload = await requireUpload(db, request);
-      if (upload.startedAt === null) return await draftPage(deps, request, h, upload);
+      if (upload.startedAt === null) {
+        return await draftPage(deps, request, h, upload);
+      }
       return await progressPage(deps, request, h, upload);
     },
     start: (request, h) => start(deps, request, h),
@@ -99,7 +101,9 @@ export function uploadHandlers(deps: UploadPagesDeps) {
       const { keyId } = request.app.caller;
       const continuing = () => continueUpload(db, idOf(request), keyId);
       const isContinued = await request.app.place.inTurn(continuing);
-      if (isContinued) await startSubmitting(deps, request, 'TERMINATE_EXISTING');
+      if (isContinued) {
+        await startSubmitting(deps, request, 'TERMINATE_EXISTING');
+      }
       return h.redirect(pathOf(upload)).code(303);
     },
     again: async (request, h) => {
@@ -108,7 +112,9 @@ export function uploadHandlers(deps: UploadPagesDeps) {
       const repeating = () => repeatFailed(db, idOf(request), keyId);
       const isRepeated = await request.app.place.inTurn(repeating);
       // The earlier workflow may be about to end, so it is not left to do this.
-      if (isRepeated) await startSubmitting(deps, request, 'TERMINATE_EXISTING');
+      if (isRepeated) {
+        await startSubmitting(deps, request, 'TERMINATE_EXISTING');
+      }
       return h.redirect(pathOf(upload)).code(303);
     },
     stop: async (request, h) => {
@@ -119,7 +125,9 @@ export function uploadHandlers(deps: UploadPagesDeps) {
     delete: async (request, h) => {
       await requireUpload(db, request);
       const deleting = () => deleteUpload(db, idOf(request));
-      if (await request.app.place.inTurn(deleting)) return h.redirect(UPLOADS).code(303);
+      if (await request.app.place.inTurn(deleting)) {
+        return h.redirect(UPLOADS).code(303);
+      }
       const detail = "A running upload can't be deleted. Stop it first.";
       throw new CallFailed(409, { detail });
     },
@@ -145,7 +153,9 @@ async function create(
   h: Toolkit,
 ): Promise<ResponseObject> {
   const received = await receive(deps.files, request);
-  if (typeof received === 'string') return await listPage(deps, request, h, received);
+  if (typeof received === 'string') {
+    return await listPage(deps, request, h, received);
+  }
   const { organizationId, keyId: apiKeyId } = request.app.caller;
   const file = { ...received, content: Buffer.from(received.content) };
   const outcome = await request.app.place.inTurn(() =>
@@ -180,7 +190,9 @@ async function receive(
 /** Works on a file in the turn of its customer, if the visitor is still there. */
 async function inTurn<T>(files: FilePool, request: Request, work: () => Promise<T>) {
   return await files.turns.inTurn(request.app.caller.customerId, async () => {
-    if (request.raw.res.destroyed) throw new CallFailed(400, { detail: 'disconnected' });
+    if (request.raw.res.destroyed) {
+      throw new CallFailed(400, { detail: 'disconnected' });
+    }
     return await work();
   });
 }
@@ -206,7 +218,9 @@ async function start(
 ): Promise<ResponseObject> {
   const { db, files } = deps;
   const upload = await requireUpload(db, request);
-  if (upload.startedAt !== null) return h.redirect(pathOf(upload)).code(303);
+  if (upload.startedAt !== null) {
+    return h.redirect(pathOf(upload)).code(303);
+  }
   const form = fieldsOf(request);
   const requestedType = REQUESTED_TYPES.find((type) => type === form.type) ?? 'any';
   const prepared = await inTurn(files, request, async () => {
@@ -388,7 +402,9 @@ async function draftPage(
   const column = wanted.column ? Number(wanted.column) : null;
   const sheet = wanted.sheet ? String(wanted.sheet) : null;
   const draft = await inspectStored(deps, request, upload, { column, sheet });
-  if (draft.kind === 'unusable') throw new CallFailed(422, { detail: draft.problem });
+  if (draft.kind === 'unusable') {
+    throw new CallFailed(422, { detail: draft.problem });
+  }
   const credits = await callApi<Credits>(request, '/api/v1/credits');
   const { npis, unusable, header, empty } = draft;
   const { totals, prices } = await checkAll(deps, request, npis);

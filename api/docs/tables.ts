@@ -32,7 +32,9 @@ const PARTS: Readonly<Record<string, () => string>> = {
 export function withParts(markdown: string): string {
   return markdown.replaceAll(/^\{\{(\w+)\}\}$/gm, (_, name: string) => {
     const part = PARTS[name];
-    if (part === undefined) throw new Error(`a page names the unknown part ${name}`);
+    if (part === undefined) {
+      throw new Error(`a page names the unknown part ${name}`);
+    }
     return part();
   });
 }

@@ -115,7 +115,9 @@ export function contactsIn(table: Table, index: number): Contacts {
     const at = positionOf(row, header.length, index);
     const cell = cells[at ?? index] ?? '';
     const earlier = earlierOf(header, cells);
-    if (at === null) return { line, cells, cell, earlier, npi: null, problem: UNCLEAR };
+    if (at === null) {
+      return { line, cells, cell, earlier, npi: null, problem: UNCLEAR };
+    }
     if (at !== index) moved.push(line);
     return { line, cells, cell, earlier, ...readNpi(cell) };
   });

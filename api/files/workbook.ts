@@ -64,7 +64,9 @@ export async function readWorkbook(
       `${file} has ${names.length} sheets. Copy the one with the NPIs into a new workbook.`,
     );
   }
-  if (names.some((name) => name.length > MAX_NAME)) throw unreadable(file);
+  if (names.some((name) => name.length > MAX_NAME)) {
+    throw unreadable(file);
+  }
   const candidates = candidatesOf(file, sheets, wanted);
   const found = await readable(file, bestOf(bytes, candidates, maxRows, mustBeOne));
   const { name, rows, withText } = found;
@@ -214,7 +216,9 @@ const HUGE_SIZE = 0xffffffff;
 function partsIn(bytes: Buffer): readonly Part[] {
   let end = bytes.length - END_LENGTH;
   const first = Math.max(0, end - MAX_COMMENT);
-  while (end > first && bytes.readUInt32LE(end) !== END_SIGNATURE) end -= 1;
+  while (end > first && bytes.readUInt32LE(end) !== END_SIGNATURE) {
+    end -= 1;
+  }
   const count = bytes.readUInt16LE(end + 10);
   const listSize = bytes.readUInt32LE(end + 12);
   let at = bytes.readUInt32LE(end + 16);

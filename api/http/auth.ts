@@ -80,7 +80,9 @@ async function requireRole(request: Request): Promise<void> {
   const needed = route.settings.app?.role ?? 'full';
   if (hasRole(role, needed)) return;
   // A page of the console has only found the session so far. This checks and counts its key.
-  if (auth.strategy !== 'api-key') await server.auth.test('api-key', request);
+  if (auth.strategy !== 'api-key') {
+    await server.auth.test('api-key', request);
+  }
   throw problem('role_insufficient', { needed, role });
 }
 
@@ -166,7 +168,9 @@ class Authenticator {
     const flooded = this.#guesses.refusal(address);
     if (flooded) throw flooded;
     const found = await this.#reads.inTurn(address, () => this.#keyring.lookUp(hash));
-    if (found.kind === 'active') enterQueue(request, found.organizationId);
+    if (found.kind === 'active') {
+      enterQueue(request, found.organizationId);
+    }
     return found;
   }
 
@@ -245,9 +249,15 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
   if (mistake !== null) return mistake;
   if (authorization !== undefined && !hasScheme)
     return 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
-  if (/\s/.test(key)) return 'It contains spaces. Copy it again without them.';
-  if (!key.startsWith('npe_')) return 'It does not begin with "npe_", as our keys do.';
-  if (parseApiKey(key) === null) return 'Check it for missing characters.';
+  if (/\s/.test(key)) {
+    return 'It contains spaces. Copy it again without them.';
+  }
+  if (!key.startsWith('npe_')) {
+    return 'It does not begin with "npe_", as our keys do.';
+  }
+  if (parseApiKey(key) === null) {
+    return 'Check it for missing characters.';
+  }
   return 'It is complete, but we do not know it. Use another one.';
 }
 

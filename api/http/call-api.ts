@@ -83,7 +83,9 @@ export async function callApi<T>(
   // The API limits wrong keys by the address of the caller.
   if (typeof forwarded === 'string') all['x-forwarded-for'] = forwarded;
   // All log lines of one request of a customer have the same id.
-  if (request.app.requestId) all['x-request-id'] = request.app.requestId;
+  if (request.app.requestId) {
+    all['x-request-id'] = request.app.requestId;
+  }
   const keyHash = headers.authorization === undefined ? request.app.keyHash : undefined;
   const {
     statusCode: status,

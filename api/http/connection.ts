@@ -110,7 +110,9 @@ export function rejectBrokenRequests(
   const refuse = (cause: NodeJS.ErrnoException, socket: Duplex): void => {
     const earlier = responses.get(socket);
     const isSlow = cause.code === 'ERR_HTTP_REQUEST_TIMEOUT';
-    if (isSlow && earlier && extend(earlier.req, () => refuse(cause, socket))) return;
+    if (isSlow && earlier && extend(earlier.req, () => refuse(cause, socket))) {
+      return;
+    }
     const halfSent = earlier?.headersSent && !earlier.writableFinished;
     if (!socket.writable || halfSent) {
       socket.destroy();
@@ -198,7 +200,9 @@ function beginNext(waiting: WeakMap<Duplex, (() => void)[]>, socket: Duplex): vo
 
 /** @throws {ApiError} 400 for HTTP/1.1 without Host (RFC 9112, section 3.2) */
 export function requireHost({ httpVersion, headers }: IncomingMessage): void {
-  if (httpVersion === '1.1' && headers.host === undefined) throw problem('bad_request');
+  if (httpVersion === '1.1' && headers.host === undefined) {
+    throw problem('bad_request');
+  }
 }
 
 /** Errors of Node that get a more specific response than `bad_request`. */

@@ -45,7 +45,9 @@ export async function sendFile(
   const reading = read(async (text) => {
     gone.signal.throwIfAborted();
     begin();
-    if (!file.write(text)) await once(file, 'drain', { signal: gone.signal });
+    if (!file.write(text)) {
+      await once(file, 'drain', { signal: gone.signal });
+    }
   });
   // Reading ends a little after its client has disconnected. It has its place until then, so that a
   // client that disconnects again and again does not get more places.

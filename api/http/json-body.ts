@@ -124,7 +124,9 @@ const MAX_WALKED_DEPTH = 1000;
 /** Returns the number of levels of objects and arrays, counted without recursion. */
 export function jsonDepth(text: string): number {
   let deepest = 0;
-  for (const { level } of tokensOf(text)) deepest = Math.max(deepest, level);
+  for (const { level } of tokensOf(text)) {
+    deepest = Math.max(deepest, level);
+  }
   return deepest;
 }
 

@@ -57,7 +57,9 @@ const url = Joi.string()
   })
   .custom((text: string, helpers) => {
     const fault = faultOfUrl(text, contextOf(helpers).forbids);
-    if (fault !== null) return helpers.error(fault, { limit: MAX_URL_LENGTH });
+    if (fault !== null) {
+      return helpers.error(fault, { limit: MAX_URL_LENGTH });
+    }
     return text;
   });
 

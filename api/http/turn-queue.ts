@@ -65,7 +65,9 @@ export class TurnQueue {
     };
     if (client.total >= this.#limits.maxPerClient)
       throw problem('too_many_at_once', { wait: 1 });
-    if (this.#total >= this.#limits.maxTotal) throw problem('overloaded', { wait: 1 });
+    if (this.#total >= this.#limits.maxTotal) {
+      throw problem('overloaded', { wait: 1 });
+    }
     this.#clients.set(clientId, client);
     client.total += 1;
     this.#total += 1;
@@ -104,7 +106,9 @@ export class TurnQueue {
     for (const [clientId, client] of this.#clients) {
       if (this.#running >= this.#limits.maxRunning) return;
       const [begin] = client.waiting;
-      if (!begin || client.running >= this.#limits.maxRunningPerClient) continue;
+      if (!begin || client.running >= this.#limits.maxRunningPerClient) {
+        continue;
+      }
       client.waiting.delete(begin);
       // Moves the client to the end of the map. This loop reaches it again after all other clients.
       this.#clients.delete(clientId);

@@ -203,8 +203,12 @@ function wholeNumber(least: number, most: number) {
   return Joi.custom((text: string, helpers) => {
     if (!/^-?[0-9]+$/.test(text)) return helpers.error('number.base');
     const number = Number(text);
-    if (number < least) return helpers.error('number.min', { limit: least });
-    if (number > most) return helpers.error('number.max', { limit: most });
+    if (number < least) {
+      return helpers.error('number.min', { limit: least });
+    }
+    if (number > most) {
+      return helpers.error('number.max', { limit: most });
+    }
     return number;
   });
 }
@@ -272,7 +276,9 @@ export function ledgerPlace(cursor: string): LedgerPlace {
 
 /** Returns the cursor that points to a place in the ledger. */
 export function ledgerCursor(place: LedgerPlace): string {
-  if (place.side === 'funding') return `${place.available}-f${place.ordinal}`;
+  if (place.side === 'funding') {
+    return `${place.available}-f${place.ordinal}`;
+  }
   return `${place.available}-${place.side.charAt(0)}${place.requestId.slice('req_'.length)}`;
 }
 
@@ -379,7 +385,9 @@ export function listedBy<T extends object>(
   ]);
   const { value, problems } = check('query', query.unknown(), Object.fromEntries(given));
   const all = [...idProblems(request), ...problems];
-  if (isBackward(value)) all.push(problemAt(['query', 'until'], 'period backward'));
+  if (isBackward(value)) {
+    all.push(problemAt(['query', 'until'], 'period backward'));
+  }
   const names = namesOf(query) ?? [];
   // Reports only the first unknown parameter, because there may be thousands.
   const stray = Object.keys(request.query).find((name) => !names.includes(name));

@@ -102,7 +102,9 @@ async function readBatch(call: ToolCall, id: string): Promise<Envelope> {
   try {
     return await call.get<Envelope>(pathOf(id));
   } catch (error) {
-    if (!(error instanceof CallFailed) || error.status !== 404) throw error;
+    if (!(error instanceof CallFailed) || error.status !== 404) {
+      throw error;
+    }
     throw new ToolFault(fillText(TEXTS.faults.batch_not_found, { id }));
   }
 }

@@ -93,7 +93,9 @@ export class ToolCall {
 
   /** Returns 0 as soon as the client has disconnected or the server shuts down. */
   secondsLeft(): number {
-    if (this.#isAbandoned || this.#request.server.app.isDraining) return 0;
+    if (this.#isAbandoned || this.#request.server.app.isDraining) {
+      return 0;
+    }
     return Math.max(0, MAX_WAIT_S - Math.ceil(this.#elapsedMs() / 1000));
   }
 

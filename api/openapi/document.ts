@@ -81,7 +81,9 @@ function responseHeaders(
   const headers: Record<string, JsonObject> = {};
   for (const name of [...EVERY, ...always])
     headers[name] = { $ref: `#/components/headers/${name}` };
-  for (const name of some) headers[name] = { ...HEADERS[name], required: false };
+  for (const name of some) {
+    headers[name] = { ...HEADERS[name], required: false };
+  }
   return headers;
 }
 
@@ -191,7 +193,9 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   Object.assign(responses, failures(route));
   const operation: Record<string, Json> = { operationId: id, ...rest, responses };
   if (role === null) operation.security = [];
-  if (parameters.length > 0) operation.parameters = parameters.map(parameterOrReference);
+  if (parameters.length > 0) {
+    operation.parameters = parameters.map(parameterOrReference);
+  }
   if (requestBody)
     operation.requestBody = { required: true, content: content(requestBody) };
   if (isDelivered) {

@@ -130,7 +130,9 @@ function wholeDays(since: Date | null, until: Date | null) {
   const end = DAY_MS * Math.ceil(last / DAY_MS);
   const monthOfEnd = new Date(end - DAY_MS).setUTCDate(1);
   const begin = DAY_MS * Math.floor((since?.getTime() ?? monthOfEnd) / DAY_MS);
-  if (end - begin > MAX_DAYS * DAY_MS) throw periodTooLong('usage period');
+  if (end - begin > MAX_DAYS * DAY_MS) {
+    throw periodTooLong('usage period');
+  }
   return { since: new Date(begin), until: new Date(end) };
 }
 

@@ -49,7 +49,9 @@ async function poll(
   const known: unknown = request.headers['if-none-match'];
   if (known !== undefined) {
     const state = await readInTurn(request, () => readState(db, subject));
-    if (matches(known, etagOf(state))) return withHeaders(h.response().code(304), state);
+    if (matches(known, etagOf(state))) {
+      return withHeaders(h.response().code(304), state);
+    }
   }
   const envelope = await readInTurn(request, () => readEnvelope(db, subject));
   return withHeaders(
@@ -82,7 +84,9 @@ async function waitForNews(
   if (isNews(first)) return;
   let watched = endOf(id);
   // The ETag of a single request also depends on its batch, so with an ETag, watch the batch.
-  if (until === 'change') watched = known === undefined ? id : first.batchId;
+  if (until === 'change') {
+    watched = known === undefined ? id : first.batchId;
+  }
   await holdUntil(request, changes, watched, seconds, async () => {
     const refused = await keyRefusal(request, db);
     if (refused) throw refused;

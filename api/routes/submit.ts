@@ -241,7 +241,9 @@ async function respond(
     // `until=change` has no meaning for a submit, because the 202 shows nothing that could change
     // before the end.
     const watched = endOf(batch.batchId);
-    if (wait) await holdUntil(request, changes, watched, wait.seconds, look);
+    if (wait) {
+      await holdUntil(request, changes, watched, wait.seconds, look);
+    }
     if (isFinal && isAsked) {
       const envelope = await readInTurn(request, () => findEnvelope(db, batch));
       if (envelope) {

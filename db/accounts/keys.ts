@@ -90,7 +90,9 @@ export const API_KEY = {
  */
 export function parseApiKey(text: string): Buffer | null {
   if (!SHAPE.test(text)) return null;
-  if (text.slice(-6) !== checkCharacters(text.slice(0, -6))) return null;
+  if (text.slice(-6) !== checkCharacters(text.slice(0, -6))) {
+    return null;
+  }
   return hashOf(text);
 }
 
@@ -313,7 +315,9 @@ export async function findOwner(db: Database, keyId: string): Promise<string> {
 
 function newApiKey(isTest: boolean): string {
   let checked = isTest ? 'npe_test_' : 'npe_';
-  for (let i = 0; i < 30; i += 1) checked += ALPHABET.charAt(randomInt(ALPHABET.length));
+  for (let i = 0; i < 30; i += 1) {
+    checked += ALPHABET.charAt(randomInt(ALPHABET.length));
+  }
   return checked + checkCharacters(checked);
 }
 

@@ -193,7 +193,9 @@ async function placeOf(
   { id, side, requestId, availableAfter, added }: LedgerRow,
 ): Promise<LedgerPlace> {
   const available = availableAfter - added;
-  if (side !== 'funding') return { side, requestId: requestId ?? '', available };
+  if (side !== 'funding') {
+    return { side, requestId: requestId ?? '', available };
+  }
   const ordinal = await query(db, (tx) =>
     tx.$count(
       ledgerEntries,

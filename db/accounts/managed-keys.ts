@@ -243,5 +243,7 @@ async function requireOtherFull(
     isNull(apiKeys.revokedAt),
     isNull(apiKeys.expiresAt),
   );
-  if ((await tx.$count(apiKeys, others)) === 0) throw new KeyRefused('last');
+  if ((await tx.$count(apiKeys, others)) === 0) {
+    throw new KeyRefused('last');
+  }
 }

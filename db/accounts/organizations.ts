@@ -264,7 +264,9 @@ export async function suspendWebhooks(
 ): Promise<Organization> {
   return await transaction(db, async (tx) => {
     const before = await lockOrganization(tx, organizationId);
-    if (before.closedAt && !suspended) throw new Refusal('organization_closed');
+    if (before.closedAt && !suspended) {
+      throw new Refusal('organization_closed');
+    }
     await recordAudit(tx, by, {
       action: suspended ? 'webhooks.suspend' : 'webhooks.resume',
       organizationId,

@@ -47,7 +47,9 @@ async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<b
       from organizations
      where starts_with(webhook_secret, ${prefix})
      limit 1`;
-  if (sample && !canDecrypt([key], sample.id, sample.webhookSecret)) return false;
+  if (sample && !canDecrypt([key], sample.id, sample.webhookSecret)) {
+    return false;
+  }
   const checkValue = encryptSecret([key], OWNER, version);
   await run(db)`
     insert into secret_keys (version, check_value) values (${version}, ${checkValue})
@@ -92,7 +94,9 @@ async function missingVersion(db: Database): Promise<string | undefined> {
  */
 export async function secretKeysTrouble(db: Database): Promise<string | null> {
   const missing = await missingVersion(db);
-  if (missing !== undefined) return new SecretKeyMissing(missing).message;
+  if (missing !== undefined) {
+    return new SecretKeyMissing(missing).message;
+  }
   const [wrong] = await wrongVersions(db, db.secretKeys);
   if (wrong !== undefined) return new SecretUnreadable(wrong).message;
   return null;

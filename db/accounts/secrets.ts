@@ -87,7 +87,9 @@ export function decryptSecret(
 ): string {
   const [version = '', encoded = ''] = stored.split('.');
   const found = keys.find((key) => key.version === version);
-  if (!found) throw new SecretKeyMissing(keys.length === 0 ? undefined : version);
+  if (!found) {
+    throw new SecretKeyMissing(keys.length === 0 ? undefined : version);
+  }
   const bytes = Buffer.from(encoded, 'base64');
   const nonce = bytes.subarray(0, NONCE_BYTES);
   const tag = bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES);

@@ -105,7 +105,9 @@ class Listener implements Changes {
     this.#wake(payload);
     // Callers that watch the id without `endOf` also need to know that the request or batch became
     // final.
-    if (payload.endsWith(FINAL)) this.#wake(payload.slice(0, -FINAL.length));
+    if (payload.endsWith(FINAL)) {
+      this.#wake(payload.slice(0, -FINAL.length));
+    }
   }
 
   #wake(id: string): void {

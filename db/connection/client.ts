@@ -188,7 +188,9 @@ function prepareUnsafe<T extends ISql>(client: T): T {
  * instead of 25P02, but only if it receives an instance of its own error class.
  */
 function withoutWrapper(error: unknown): unknown {
-  if (error instanceof DrizzleQueryError && error.cause) return error.cause;
+  if (error instanceof DrizzleQueryError && error.cause) {
+    return error.cause;
+  }
   return error;
 }
 
@@ -212,7 +214,9 @@ export function query<T>(
 export function run<Row = unknown>(by: Database | Pick<Transaction, 'execute'>) {
   return async (text: TemplateStringsArray, ...values: readonly unknown[]) => {
     const statement = sql(text, ...values);
-    if ('execute' in by) return [...(await by.execute(statement))] as Row[];
+    if ('execute' in by) {
+      return [...(await by.execute(statement))] as Row[];
+    }
     const rows = await query(by, (tx) => tx.execute(statement));
     return [...rows] as Row[];
   };

@@ -112,7 +112,9 @@ export function violates(error: unknown, constraint: string): boolean {
  */
 export function toDatabaseError(error: unknown): unknown {
   if (!(error instanceof Error)) return error;
-  if (error instanceof DatabaseError || error instanceof Refusal) return error;
+  if (error instanceof DatabaseError || error instanceof Refusal) {
+    return error;
+  }
   const { code, constraint_name: constraint } = driverErrorOf(error) as {
     code?: unknown;
     constraint_name?: unknown;
@@ -129,7 +131,9 @@ export function toDatabaseError(error: unknown): unknown {
  * it.
  */
 function driverErrorOf(error: Error): Error {
-  if (error.name !== 'PostgresError' && error.cause instanceof Error) return error.cause;
+  if (error.name !== 'PostgresError' && error.cause instanceof Error) {
+    return error.cause;
+  }
   return error;
 }
 

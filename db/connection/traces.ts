@@ -59,7 +59,9 @@ export async function traced<T>(
 ): Promise<T> {
   const outer = here.getStore();
   const batchId = span.batchId ?? outer?.batchId;
-  if (!spans.hasSubscribers || batchId === undefined) return await work();
+  if (!spans.hasSubscribers || batchId === undefined) {
+    return await work();
+  }
   const spanId = newSpanId();
   const begun = performance.now();
   const end = (outcome: Partial<Span>) =>

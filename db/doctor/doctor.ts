@@ -104,7 +104,9 @@ async function repairOne(
       await recordAudit(tx, by, { ...change, details: { check, ...changes } });
       return changes;
     });
-    if (details === null) return { check, subject, outcome: 'left', details: {} };
+    if (details === null) {
+      return { check, subject, outcome: 'left', details: {} };
+    }
     return { check, subject, outcome: 'repaired', details };
   } catch (error) {
     return { check, subject, outcome: 'left', details: refusalOf(error) };

@@ -84,7 +84,9 @@ export async function storeCandidates(
   const { mismatch, mayStore, profile } = named;
   if (mismatch === null) {
     await nameCandidates(tx, named);
-    if (profile !== null && mayStore) await storeProfile(tx, named, profile);
+    if (profile !== null && mayStore) {
+      await storeProfile(tx, named, profile);
+    }
   } else if (mayStore) {
     await recordMismatch(tx, named, mismatch);
   }

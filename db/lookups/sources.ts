@@ -246,7 +246,9 @@ async function recordFailure(
     .set({ failures: sql`failures + 1`, lastError: why })
     .where(and(isOfEra(source, era), eq(sourceHealth.state, 'closed')))
     .returning({ failures: sourceHealth.failures });
-  if (counted === undefined || counted.failures < FAILURES_TO_OPEN) return null;
+  if (counted === undefined || counted.failures < FAILURES_TO_OPEN) {
+    return null;
+  }
   // The row is locked since it was counted, so no other failure opens the breaker.
   await tx
     .update(sourceHealth)

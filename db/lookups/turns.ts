@@ -95,7 +95,9 @@ export async function beginStep(
      where is_settled is not null`;
   if (begun === undefined) throw new Refusal('request_missing');
   const { until, ...state } = begun;
-  if (until === null || state.lookupId === null) return { ...state, turn: null };
+  if (until === null || state.lookupId === null) {
+    return { ...state, turn: null };
+  }
   return { ...state, turn: { lookupId: state.lookupId, requestId, until } };
 }
 

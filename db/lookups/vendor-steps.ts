@@ -133,7 +133,9 @@ async function takeStep(
     if (!isTaken) throw error;
     return waitForTurn(state);
   } finally {
-    if (step?.kind !== 'ask' && step?.kind !== 'check') await giveBackTurn(db, turn);
+    if (step?.kind !== 'ask' && step?.kind !== 'check') {
+      await giveBackTurn(db, turn);
+    }
   }
 }
 
@@ -156,10 +158,14 @@ async function decide(
       return await pollOrWait(db, call, last, requestedType, turn, pollMs);
     case 'submitting':
       await recordLost(db, last, 'no response recorded');
-      if (!mayRepeat(call, lost + 1)) return over('lost', 'no response recorded');
+      if (!mayRepeat(call, lost + 1)) {
+        return over('lost', 'no response recorded');
+      }
       break;
     case 'lost':
-      if (!mayRepeat(call, lost)) return over('lost', 'no response recorded');
+      if (!mayRepeat(call, lost)) {
+        return over('lost', 'no response recorded');
+      }
       break;
     default:
       if (orphanOf !== null) {
@@ -300,7 +306,9 @@ async function pollOrWait(
   }
   const { era, jobRef, cost, askedAt } = polled;
   // A later lookup has taken the job over since we read the state.
-  if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: CHECK_AGAIN_MS };
+  if (jobRef === null) {
+    return { kind: 'wait', why: 'pending', afterMs: CHECK_AGAIN_MS };
+  }
   const key = { ...attempt, cost, askedAt, era };
   return { kind: 'ask', turn, key, jobRef, requestedType };
 }

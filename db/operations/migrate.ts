@@ -70,7 +70,9 @@ async function refuseOldServer(client: Sql): Promise<void> {
   const [server] = await client<{ version: string; number: number }[]>`
     select current_setting('server_version') as version,
            current_setting('server_version_num')::int as number`;
-  if (server === undefined || server.number >= OLDEST_SERVER * 10_000) return;
+  if (server === undefined || server.number >= OLDEST_SERVER * 10_000) {
+    return;
+  }
   throw new OperatorProblem(
     `the server of DATABASE_URL is PostgreSQL ${server.version}, and this service needs ` +
       `${OLDEST_SERVER} or later: upgrade it, or set another server`,
@@ -101,8 +103,12 @@ async function grantRoles(client: Sql): Promise<void> {
     await client.begin((tx) => tx.unsafe(roles));
   } catch (error) {
     if (!(error instanceof postgres.PostgresError)) throw error;
-    if (error.code === '42501') throw new OperatorProblem(rolesMissing(applied.user));
-    if (UNDEFINED.includes(error.code)) throw new OperatorProblem(OTHER_HISTORY);
+    if (error.code === '42501') {
+      throw new OperatorProblem(rolesMissing(applied.user));
+    }
+    if (UNDEFINED.includes(error.code)) {
+      throw new OperatorProblem(OTHER_HISTORY);
+    }
     throw error;
   }
 }

@@ -13,7 +13,9 @@ async function isDiskFull(db: Database): Promise<boolean> {
     await run(db)`select write_temporary_file()`;
     return false;
   } catch (error) {
-    if (error instanceof DatabaseError && error.code === DISK_FULL) return true;
+    if (error instanceof DatabaseError && error.code === DISK_FULL) {
+      return true;
+    }
     throw error;
   }
 }

@@ -152,7 +152,9 @@ async function erasePage(
       .limit(PAGE),
   );
   const ids = page.map(({ id }) => id);
-  if (ids.length > 0) await transaction(db, (tx) => eraseBatches(tx, ids));
+  if (ids.length > 0) {
+    await transaction(db, (tx) => eraseBatches(tx, ids));
+  }
   return ids.at(-1);
 }
 

@@ -168,7 +168,9 @@ async function readPlaces(
   if (phoneKey) places.push({ at: 'phone', key: phoneKey });
   if (addressKey) places.push({ at: 'address', key: addressKey });
   for (const key of elsewhere) {
-    if (key !== phoneKey && key !== addressKey) places.push({ at: 'elsewhere', key });
+    if (key !== phoneKey && key !== addressKey) {
+      places.push({ at: 'elsewhere', key });
+    }
   }
   const keys = places.map(({ key }) => key);
   // A telephone key never equals an address key, so one list can hold both. Type 3 of an
@@ -226,7 +228,9 @@ async function readDomains(
   places: readonly Place[],
 ) {
   const keys = [`npi:${npi}`];
-  for (const { affiliationName } of facts.endpoints) keys.push(nameKey(affiliationName));
+  for (const { affiliationName } of facts.endpoints) {
+    keys.push(nameKey(affiliationName));
+  }
   for (const { pacId, name } of facts.practices)
     keys.push(`pac_id:${pacId}`, nameKey(name));
   for (const { neighbors } of places) {

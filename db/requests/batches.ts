@@ -194,7 +194,9 @@ function matching(
     sql`created_at >= coalesce(${moment(since)}, '-infinity')`,
     sql`created_at < coalesce(${moment(until)}, 'infinity')`,
   ];
-  if (organization !== null) conditions.push(sql`organization_id = ${organization}`);
+  if (organization !== null) {
+    conditions.push(sql`organization_id = ${organization}`);
+  }
   // The status is a literal and not a parameter, so that PostgreSQL can use the index
   // batches_in_progress.
   if (status) conditions.push(sql.raw(`status = '${status}'`));

@@ -388,7 +388,9 @@ export type DataItem = ReturnType<typeof dataItem>;
 /** Returns a member of `data`. */
 export function dataItem(item: Item) {
   let lastValidated: string | null = null;
-  if (item.validatedAt !== null) lastValidated = new Date(item.validatedAt).toISOString();
+  if (item.validatedAt !== null) {
+    lastValidated = new Date(item.validatedAt).toISOString();
+  }
   return {
     request_id: item.requestId,
     npi: item.npi,

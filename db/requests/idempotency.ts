@@ -77,7 +77,9 @@ export async function claimIdempotencyKey(
     .where(isKey(organizationId, idempotency));
   if (!stored?.response)
     throw new Error('an Idempotency-Key was committed without its response');
-  if (!stored.fingerprint.equals(fingerprint)) return { kind: 'mismatch' };
+  if (!stored.fingerprint.equals(fingerprint)) {
+    return { kind: 'mismatch' };
+  }
   return { kind: 'repeated', response: stored.response };
 }
 

@@ -70,11 +70,15 @@ export async function settleIn(
   rules: KnownWindows,
 ): Promise<Settlement> {
   const request = await lockRequest(tx, requestId);
-  if (request.settledAt !== null) return settlementOf(request, request.settledAt, false);
+  if (request.settledAt !== null) {
+    return settlementOf(request, request.settledAt, false);
+  }
   const { at } = request;
   const isLate = at > request.deadlineAt;
   let email: KnownEmail | undefined;
-  if (end === 'finished' && !isLate) email = await findEmail(tx, request, at, rules);
+  if (end === 'finished' && !isLate) {
+    email = await findEmail(tx, request, at, rules);
+  }
   let settled: Request;
   if (email) {
     settled = await complete(tx, requestId, email, at, rules.replayMs);

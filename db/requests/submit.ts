@@ -175,7 +175,9 @@ async function accept(
   if (charged.length > 0) {
     await claimEntitlements(tx, organizationId, charged, rules.replayMs);
   }
-  if (idempotency) await storeResponse(tx, organizationId, idempotency, response);
+  if (idempotency) {
+    await storeResponse(tx, organizationId, idempotency, response);
+  }
   return {
     kind: 'accepted',
     response,
@@ -267,7 +269,9 @@ function newRequests(
   return npis.map((npi, position) => {
     const testOutcome = outcomes?.[position] ?? null;
     let { deadlineAt } = batch;
-    if (testOutcome === 'deadline') deadlineAt = later(batch.createdAt, TEST_DEADLINE_MS);
+    if (testOutcome === 'deadline') {
+      deadlineAt = later(batch.createdAt, TEST_DEADLINE_MS);
+    }
     const request = { id: newId('req'), position, npi, deadlineAt, testOutcome };
     const result = known.get(npi);
     if (!result) return { ...request, ...OPEN };
@@ -317,7 +321,9 @@ function later(at: Date, ms: number): Date {
 /** Counts a committed submit, new or repeated. */
 function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
   const { submittedAs: kind, organizationId, requestedType } = command;
-  if (outcome.kind === 'repeated') count('npe_submits_total', { kind, result: 'repeat' });
+  if (outcome.kind === 'repeated') {
+    count('npe_submits_total', { kind, result: 'repeat' });
+  }
   if (outcome.kind !== 'accepted') return;
   count('npe_submits_total', { kind, result: 'new' });
   const sandbox = isSandbox(organizationId);

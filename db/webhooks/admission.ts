@@ -93,7 +93,9 @@ export async function admitToHost(
   if (breaker.isOpen && (load.ofHost > 0 || (breaker.isResting && !owed))) {
     return await waitForHost(tx, key, breaker.awayMs, rests);
   }
-  if (isFull(load, breaker.isProven)) return await waitForSlot(tx, key, load);
+  if (isFull(load, breaker.isProven)) {
+    return await waitForSlot(tx, key, load);
+  }
   return { kind: 'go', era: breaker.era, provenNetworks: breaker.provenNetworks };
 }
 

@@ -115,7 +115,9 @@ export async function claimDelivery(
     const key = { organizationId: row.organizationId, host };
     const isLast = row.step >= webhookScheduleMs.length - 1;
     const admission = await admitToHost(tx, key, row.step === 0 || isLast, rests);
-    if (admission.kind === 'go') return await lease(tx, row, host, admission);
+    if (admission.kind === 'go') {
+      return await lease(tx, row, host, admission);
+    }
     if (admission.why === 'host_away') {
       const place = advance(row.step, row.stepAt, await clock(tx), webhookScheduleMs);
       await putOff(tx, deliveryId, place, admission.afterMs);
@@ -134,9 +136,13 @@ function obstacleTo(
   scheduleMs: readonly number[],
   rests: Rests,
 ): Exclude<Claimed, { kind: 'attempt' }> | null {
-  if (row.state !== 'pending') return { kind: 'over', state: row.state };
+  if (row.state !== 'pending') {
+    return { kind: 'over', state: row.state };
+  }
   if (!row.final) return NOT_FINAL;
-  if (row.leasedMs > 0) return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
+  if (row.leasedMs > 0) {
+    return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
+  }
   // A longer wait was stored before the clock was set back, or by a longer schedule.
   const longestMs = longestWaitMs(row, scheduleMs, rests) + ROUNDING_MS;
   if (row.dueMs > 0 && row.dueMs <= longestMs)
@@ -238,7 +244,9 @@ export async function releaseClaim(
         ),
       )
       .returning({ id: webhookDeliveries.id });
-    if (held) await giveBackAddresses(tx, claim.organizationId, addresses);
+    if (held) {
+      await giveBackAddresses(tx, claim.organizationId, addresses);
+    }
   });
 }
 

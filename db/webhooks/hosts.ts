@@ -191,7 +191,9 @@ async function noteSilence(
       setWhere: eq(webhookHosts.era, era),
     })
     .returning({ failures });
-  if (counted === undefined || counted.failures < FAILURES_TO_OPEN) return;
+  if (counted === undefined || counted.failures < FAILURES_TO_OPEN) {
+    return;
+  }
   await tx
     .update(webhookHosts)
     .set({

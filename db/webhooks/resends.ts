@@ -161,7 +161,9 @@ async function chooseOne(
   const row = await lockDelivery(tx, deliveryId, owner?.batchId);
   if (!row) return { kind: 'unknown' };
   if (row.suspended) return { kind: 'suspended' };
-  if (by === 'customer' && row.state === 'none') return { kind: 'suspended' };
+  if (by === 'customer' && row.state === 'none') {
+    return { kind: 'suspended' };
+  }
   const isOnItsWay = row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0);
   if (!row.final || isOnItsWay) return { kind: 'pending' };
   if (by === 'customer') {
@@ -183,7 +185,9 @@ async function chooseFailed(
   by: ResentBy,
 ): Promise<Choice> {
   const { organizationId, since } = selection;
-  if (await areSuspended(tx, organizationId)) return { kind: 'suspended' };
+  if (await areSuspended(tx, organizationId)) {
+    return { kind: 'suspended' };
+  }
   const mayResend = by === 'customer' ? MAY_RESEND : undefined;
   const failed = await tx
     .select({ id: webhookDeliveries.id })
@@ -216,7 +220,9 @@ async function chooseWaiting(
     .for('update', { of: webhookDeliveries });
   const ids = waiting.slice(0, MAX_RESENDS).map(({ id }) => id);
   const more = waiting.length > MAX_RESENDS;
-  if (ids.length === 0) return { kind: 'chosen', ids, more, audited: null };
+  if (ids.length === 0) {
+    return { kind: 'chosen', ids, more, audited: null };
+  }
   const audited: AuditedChange = {
     action: 'webhooks.retry',
     organizationId,

@@ -77,7 +77,9 @@ export async function admitTestEvent(
     const { at, balance, blocked } = row;
     const key = { organizationId, host };
     const admission = await admitToHost(tx, key, true, rests);
-    if (admission.kind === 'wait') return { kind: 'wait', why: admission.why };
+    if (admission.kind === 'wait') {
+      return { kind: 'wait', why: admission.why };
+    }
     const { era, provenNetworks } = admission;
     const body = bodyOf(testId, url, at, balance);
     const admitted = { ...key, era, provenNetworks };

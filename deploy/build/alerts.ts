@@ -22,7 +22,9 @@ type Limit = (typeof LIMITS)[number];
 /** Returns the text of alerts.yaml with the group `limits` as the table says. */
 export function withLimits(text: string): string {
   const start = text.indexOf(GROUP);
-  if (start === -1) throw new Error('alerts.yaml has no group "limits"');
+  if (start === -1) {
+    throw new Error('alerts.yaml has no group "limits"');
+  }
   const rules = LIMITS.map((limit) =>
     ruleOf(limit, `max(${limit.stat}) > ${limit.max}`, limit.stat),
   );

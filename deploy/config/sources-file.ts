@@ -230,7 +230,9 @@ const TAKEN: readonly string[] = [
  */
 const pointer = Joi.any().custom((value: unknown) => {
   const parts = typeof value === 'string' ? parsePointer(value) : null;
-  if (parts === null) throw new Error('must be a JSON pointer such as /results/0/email');
+  if (parts === null) {
+    throw new Error('must be a JSON pointer such as /results/0/email');
+  }
   return parts;
 });
 

@@ -56,7 +56,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   );
   // Only a verifier can confirm an address that we wrote ourselves. `order` lists vendors, so it does
   // not decide about this source: it is free, and each address that it finds saves a paid call.
-  if (verifiers.length > 0 && file.pattern === 'first') vendors.unshift(PATTERN_SETTINGS);
+  if (verifiers.length > 0 && file.pattern === 'first') {
+    vendors.unshift(PATTERN_SETTINGS);
+  }
   requirePrices(file, vendors);
   const policy = policyOf(config, verifiers.length);
   const { catchAll, freshnessMs, registryUrl } = config;
@@ -73,7 +75,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
 
   findHostsBy(names.find);
   const domains = [...CONTROL_DOMAINS];
-  if (config.dnsControlDomain !== null) domains.unshift(config.dnsControlDomain);
+  if (config.dnsControlDomain !== null) {
+    domains.unshift(config.dnsControlDomain);
+  }
   const dnsControl = createDnsControl({ db, log, resolver: names, domains });
 
   /** All sources that are called, each with its role, its id, and its limit of daily credits. */
@@ -81,7 +85,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   const accounts = new Map(
     useful.map(({ vendor, limits }) => [accountOf(vendor.id), limits.dailyCredits]),
   );
-  for (const [id, dailyCredits] of accounts) asked.push(['vendor', id, dailyCredits]);
+  for (const [id, dailyCredits] of accounts) {
+    asked.push(['vendor', id, dailyCredits]);
+  }
   for (const { id, dailyCredits } of verifiers) {
     asked.push(['verifier', id, dailyCredits]);
   }
@@ -119,7 +125,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
 
 /** @throws {ConfigError} that lists all problems of the file */
 function readSourcesFile(config: Config): SourcesFile {
-  if (config.sourcesFile === null) return parseSourcesFile('{}', config);
+  if (config.sourcesFile === null) {
+    return parseSourcesFile('{}', config);
+  }
   return parseSourcesFile(readFileSync(config.sourcesFile, 'utf8'), config);
 }
 
@@ -206,7 +214,9 @@ export function policyOf(
  * @throws {ConfigError} that names the vendors without a price
  */
 function requirePrices(file: SourcesFile, vendors: readonly VendorSource[]): void {
-  if (file.order !== 'auto' && file.max_price_per_lookup === null) return;
+  if (file.order !== 'auto' && file.max_price_per_lookup === null) {
+    return;
+  }
   const unpriced = vendors.filter(({ dollarsPerCredit }) => dollarsPerCredit === null);
   if (unpriced.length === 0) return;
   const problems = [...accountsOf(unpriced)].map(

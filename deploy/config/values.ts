@@ -123,7 +123,9 @@ export const list = <T>(item: (text: string) => T | null, what: string) =>
   parsed<readonly T[]>((text) => {
     const parts = text.split(',').map((part) => part.trim());
     const values = parts.filter((part) => part !== '').map(item);
-    if (values.length === 0 || !values.every((value) => value !== null)) return null;
+    if (values.length === 0 || !values.every((value) => value !== null)) {
+      return null;
+    }
     return values;
   }, `${what}, separated by commas`).default([]);
 

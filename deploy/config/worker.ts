@@ -29,7 +29,9 @@ export function postOf(
 
 /** Creates the function that sends emails. Returns null if no mail server is configured. */
 export function mailOf({ smtpUrl, smtpFrom, siteUrl }: Config): SendNotice | null {
-  if (smtpUrl === null || smtpFrom === null || siteUrl === null) return null;
+  if (smtpUrl === null || smtpFrom === null || siteUrl === null) {
+    return null;
+  }
   return createMail({ smtpUrl, from: smtpFrom, publicUrl: siteUrl });
 }
 

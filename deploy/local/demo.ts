@@ -157,7 +157,9 @@ async function follow(
     const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhooks}`;
     if (line !== printed) say(line);
     printed = line;
-    if (batch.status === 'completed' && webhook?.status !== 'pending') return envelope;
+    if (batch.status === 'completed' && webhook?.status !== 'pending') {
+      return envelope;
+    }
     await sleep(1000);
   }
 }

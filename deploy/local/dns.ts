@@ -103,7 +103,9 @@ function parse(message: Buffer): Packet | null {
 
 function answersOf({ name, type }: Question, data: string | undefined): Answer[] {
   if (data === undefined) return [];
-  if (type !== 'MX') return [{ name, ttl: 60, type: type as 'A' | 'AAAA', data }];
+  if (type !== 'MX') {
+    return [{ name, ttl: 60, type: type as 'A' | 'AAAA', data }];
+  }
   // A null MX has preference 0 (RFC 7505 section 3).
   const preference = data === NULL_MX ? 0 : 10;
   return [{ name, ttl: 60, type, data: { preference, exchange: data } }];

@@ -72,7 +72,9 @@ export async function startPostgres(options: PostgresOptions) {
   const binaries =
     options.binaries ?? (await findBinaries(user, options.package ?? findPackage(), log));
   const installation = { binaries, user, log };
-  if (dataDir === undefined) return await startTemporary(installation, port);
+  if (dataDir === undefined) {
+    return await startTemporary(installation, port);
+  }
   const place = await placeFor(resolve(dataDir), user, log);
   return await startOn(installation, port, { dataDir: place });
 }
@@ -285,7 +287,9 @@ async function serverUser() {
   if (existing.code !== 0) await run('/bin/sh', ['-c', CREATE_USER]);
   const uid = await run('id', ['-u', NAME]);
   const gid = await run('id', ['-g', NAME]);
-  if (uid.code === 0) return { uid: Number(uid.output), gid: Number(gid.output) };
+  if (uid.code === 0) {
+    return { uid: Number(uid.output), gid: Number(gid.output) };
+  }
   throw new OperatorProblem(
     `PostgreSQL does not run as root and the user ${NAME} could not be created: ` +
       'run this as another user, or create that one.',

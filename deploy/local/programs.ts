@@ -49,7 +49,9 @@ export function cacheFolder(xdgCacheHome: string | undefined): string {
  */
 export async function findTemporalCli(search: ProgramSearch): Promise<string> {
   const { code, output } = await run('temporal', ['--version'], { timeout: 20_000 });
-  if (code === 0 && output.startsWith('temporal version')) return 'temporal';
+  if (code === 0 && output.startsWith('temporal version')) {
+    return 'temporal';
+  }
   const found = await keepProgram(search, `temporal-${CLI_VERSION}`, [
     ['downloading', DOWNLOAD],
     ['building', goInstall(`github.com/temporalio/cli/cmd/temporal@${CLI_VERSION}`)],

@@ -128,7 +128,9 @@ export async function ensureCertificate(dir: string) {
     const cert = await readFile(certFile, 'utf8');
     const key = await readFile(keyFile, 'utf8');
     const { validTo } = new X509Certificate(cert);
-    if (Date.parse(validTo) > Date.now() + DAY_MS) return { cert, key, certFile };
+    if (Date.parse(validTo) > Date.now() + DAY_MS) {
+      return { cert, key, certFile };
+    }
   } catch {
     // The certificate is missing or unreadable, so a new one is created.
   }

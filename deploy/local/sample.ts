@@ -169,7 +169,9 @@ export async function writeZip(
   entries: readonly { readonly name: string; readonly content: Buffer }[],
 ): Promise<void> {
   const zip = new ZipFile();
-  for (const { name, content } of entries) zip.addBuffer(content, name, PACKED_AT);
+  for (const { name, content } of entries) {
+    zip.addBuffer(content, name, PACKED_AT);
+  }
   zip.end();
   await pipeline(zip.outputStream, createWriteStream(path));
 }

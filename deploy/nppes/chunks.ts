@@ -94,7 +94,9 @@ class ChunkWriter {
   }
 
   private startBuffer(size: number): void {
-    if (this.used > 0) this.chunk.copy.push(this.buffer.subarray(0, this.used));
+    if (this.used > 0) {
+      this.chunk.copy.push(this.buffer.subarray(0, this.used));
+    }
     this.buffer = Buffer.allocUnsafeSlow(size);
     this.used = 0;
   }

@@ -196,7 +196,9 @@ export class CsvReader implements CsvRecord {
       // piece.
       if (at >= limit || (at + 2 >= limit && !this.isLast)) return false;
       const next = at + 1 < limit ? bytes[at + 1] : LF;
-      if (next === COMMA || next === LF || (next === CR && bytes[at + 2] === LF)) break;
+      if (next === COMMA || next === LF || (next === CR && bytes[at + 2] === LF)) {
+        break;
+      }
       if (next === QUOTE) {
         this.hasDoubledQuotes = true;
         at += 1;
@@ -239,7 +241,9 @@ export class CsvReader implements CsvRecord {
   private encoding(): 'latin1' | 'utf8' {
     // Decoding plain ASCII as Latin-1 is the fastest way.
     if (this.bits < 0x80) return 'latin1';
-    if (isUtf8(this.bytes.subarray(this.begin, this.nextBegin))) return 'utf8';
+    if (isUtf8(this.bytes.subarray(this.begin, this.nextBegin))) {
+      return 'utf8';
+    }
     return 'latin1';
   }
 

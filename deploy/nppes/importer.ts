@@ -80,7 +80,9 @@ export async function importDownload(options: ImportOptions) {
   // Reads the headers of all files first, so that a wrong layout is found at once, and not an hour
   // later at the last file.
   const files: ReadableFile[] = [];
-  for (const member of members) files.push({ member, header: await readHeader(member) });
+  for (const member of members) {
+    files.push({ member, header: await readHeader(member) });
+  }
   const rejectsPath = options.rejects ?? defaultRejectsPath(path, dryRun);
   const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   const counts: Record<string, number> = { ...earlier };
@@ -301,7 +303,9 @@ async function findRemovals(
   for (const file of details) {
     const { removed, total } = await countRemovals(work.connection, file);
     const isTooMany = removed > total * MAX_REMOVED_SHARE;
-    if (isTooMany) tooMany.push(`${removed} of ${total} rows of ${file.table}`);
+    if (isTooMany) {
+      tooMany.push(`${removed} of ${total} rows of ${file.table}`);
+    }
     if (work.importNumber === null) add(work, file.kind, { removed });
   }
   return tooMany;

@@ -56,7 +56,9 @@ function rejected(npi: string, { line }: CsvRecord, reason: string): Reject {
 }
 
 function brokenBy(npi: string, { whole }: CsvRecord): string | null {
-  if (!whole) return 'wrong number of columns or a quote that is not closed';
+  if (!whole) {
+    return 'wrong number of columns or a quote that is not closed';
+  }
   if (hasNpiCheckDigit(npi)) return null;
   if (isTenDigits(npi)) return 'NPI has a wrong check digit';
   return 'NPI is not 10 digits';
@@ -111,7 +113,9 @@ function providerParser(header: Header, origin: string): ParseKnown {
     }
     const [, deactivatedOn] = days;
     const status = kept(record.text(statusAt))?.toLowerCase() ?? '';
-    if (!STATUSES.includes(status)) return { reason: 'unknown activation status' };
+    if (!STATUSES.includes(status)) {
+      return { reason: 'unknown activation status' };
+    }
     if (type === null && deactivatedOn === null && status !== DEACTIVE) {
       return { reason: 'no entity type and no deactivation date' };
     }

@@ -176,7 +176,9 @@ function readStdin(): string {
   try {
     return decode('stdin', readFileSync(0)).text;
   } catch (error) {
-    if (error instanceof UsageError) throw new InvalidArgumentError(error.message);
+    if (error instanceof UsageError) {
+      throw new InvalidArgumentError(error.message);
+    }
     throw error;
   }
 }
@@ -229,7 +231,9 @@ export function lists<Row extends object, Options = unknown>(
           isOfOne ? withOrganizationLast(listed(row)) : listed(row),
         );
         const parts: Part[] = [table<object>(printed)];
-        if (data.length === limit) parts.push(`The newest ${limit}: --limit shows more.`);
+        if (data.length === limit) {
+          parts.push(`The newest ${limit}: --limit shows more.`);
+        }
         return { data, parts };
       }),
     );
@@ -263,7 +267,9 @@ export const label = (longest: number) =>
   parser(`1 to ${longest} characters on one line`, (text) => {
     const trimmed = text.trim();
     const { length } = [...trimmed];
-    if (length === 0 || length > longest || /\p{Cc}/u.test(trimmed)) return null;
+    if (length === 0 || length > longest || /\p{Cc}/u.test(trimmed)) {
+      return null;
+    }
     return trimmed;
   });
 
@@ -302,7 +308,9 @@ export function endsBefore(command: Command, description: string): Command {
     .option('--until <WHEN>', `${description} (default: now)`, pastMoment)
     .hook('preAction', () => {
       const { since, until } = command.opts<{ since?: Date; until?: Date }>();
-      if (since === undefined || until === undefined || since <= until) return;
+      if (since === undefined || until === undefined || since <= until) {
+        return;
+      }
       command.error(
         `error: --until is before --since, which is ${since.toISOString()}. Swap them, or give an earlier --since.`,
       );

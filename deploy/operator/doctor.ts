@@ -145,7 +145,9 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   const client = lazyClient(target);
   try {
     const trouble = await temporalTrouble(target);
-    if (trouble) return { checks: [unreachable(trouble.message)], notes: [] };
+    if (trouble) {
+      return { checks: [unreachable(trouble.message)], notes: [] };
+    }
     const checks = [
       ...(await checkWorkflows(db, client, taskQueue)),
       await checkLostBatches(db, client, taskQueue),
@@ -154,7 +156,9 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   } catch (error) {
     // An error of Temporal becomes a finding and does not end the command, so that the findings in
     // PostgreSQL are still printed.
-    if (error instanceof DatabaseError || !(error instanceof Error)) throw error;
+    if (error instanceof DatabaseError || !(error instanceof Error)) {
+      throw error;
+    }
     const unusable = unreachable(`Temporal failed a check: ${messageOf(error)}`);
     return { checks: [unusable], notes: [] };
   } finally {

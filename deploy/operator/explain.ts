@@ -115,11 +115,17 @@ const STORED_COLUMNS = [
 function partsOf(evidence: Evidence, organization: Organization | null): Part[] {
   const { stored, chapters, otherChecks, suppressions } = evidence;
   const parts: Part[] = [fields(aboutProvider(evidence, organization))];
-  if (suppressions.length > 0) parts.push('SUPPRESSED BY', table(suppressions));
-  if (chapters.length === 0) parts.push('There was no request for this NPI.');
+  if (suppressions.length > 0) {
+    parts.push('SUPPRESSED BY', table(suppressions));
+  }
+  if (chapters.length === 0) {
+    parts.push('There was no request for this NPI.');
+  }
   for (const chapter of chapters) {
     parts.push(storyOf(chapter));
-    if (chapter.checks.length > 0) parts.push(table(candidatesOf(chapter)));
+    if (chapter.checks.length > 0) {
+      parts.push(table(candidatesOf(chapter)));
+    }
     if (chapter.waiting.length > 0) {
       parts.push('WAITING FOR A CHECK', table(chapter.waiting, WAITING_COLUMNS));
     }
@@ -162,7 +168,9 @@ function suppression({ isSuppressed, stored }: Evidence): true | string {
 }
 
 function entity(entityType: number | null): string {
-  if (entityType === null) return 'deactivated: NPPES has no other data';
+  if (entityType === null) {
+    return 'deactivated: NPPES has no other data';
+  }
   return entityType === 1 ? 'person (type 1)' : 'organization (type 2)';
 }
 
@@ -201,7 +209,9 @@ function linksOf({ lookup, requests }: Chapter): string[] {
 }
 
 function headingOf({ lookup, requests }: Chapter): string {
-  if (!lookup) return `REQUEST ${requests[0]?.id}, completed without a lookup`;
+  if (!lookup) {
+    return `REQUEST ${requests[0]?.id}, completed without a lookup`;
+  }
   const others = lookup.requestCount - requests.length;
   if (others <= 0) return `LOOKUP ${lookup.id}`;
   return `LOOKUP ${lookup.id}, shared with ${counted(others, 'more request')}`;
@@ -225,7 +235,9 @@ function happeningsOf({
   const waited = waitForWorker(openedAt, requests);
   const what = `lookup ${id} begins, for a requested type of ${requestedType}${waited}`;
   happenings.push({ at: openedAt, rank: 1, what });
-  if (closedAt) happenings.push({ at: closedAt, rank: 5, what: 'lookup ends' });
+  if (closedAt) {
+    happenings.push({ at: closedAt, rank: 5, what: 'lookup ends' });
+  }
   if (turnUntil) {
     happenings.push({ at: turnUntil, rank: 9, what: `end of the turn of ${turnOf}` });
   }
@@ -270,7 +282,9 @@ function decisionOf(checks: readonly EvidenceCheck[]) {
   // The identity check rejects an address that belongs to another person. Such an address gets no
   // verdict from other checks.
   const last = checks.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
-  if (last === undefined) return { verdict: null, reason: null, decidedBy: null };
+  if (last === undefined) {
+    return { verdict: null, reason: null, decidedBy: null };
+  }
   const { kind, verdict, reason } = last;
   if (kind === 'identity') {
     return { verdict: 'rejected', reason, decidedBy: 'identity check' };

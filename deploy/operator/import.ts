@@ -168,7 +168,9 @@ function downloadReport({ counts, members, ...result }: ImportResult): Report {
     `${heading}: ${HEADLINES[outcome]}`,
     table(Object.entries(files).map(([kind, fates]) => ({ file: kind, ...fates }))),
   ];
-  if (rejectsPath !== null) parts.push(`Rejected rows are listed in ${rejectsPath}`);
+  if (rejectsPath !== null) {
+    parts.push(`Rejected rows are listed in ${rejectsPath}`);
+  }
   if (outcome !== 'already') {
     parts.push(
       `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`,

@@ -134,7 +134,9 @@ function columnOf(
 ): readonly string[] {
   const heading = spelled(name, ' ').toUpperCase();
   const texts = [heading];
-  for (const cell of cells) texts.push(cliTruncate(printable(cellText(cell)), longest));
+  for (const cell of cells) {
+    texts.push(cliTruncate(printable(cellText(cell)), longest));
+  }
   const width = widest(texts);
   if (cells.some((cell) => typeof cell === 'number')) {
     return texts.map((text) => text.padStart(width));
@@ -185,8 +187,12 @@ export function shown<T>(data: T, reveal = false): T {
 /** @param masks null if nothing is masked */
 function shownValue(value: unknown, name: string, masks: Masks | null): unknown {
   if (Buffer.isBuffer(value)) return value.toString();
-  if (Array.isArray(value)) return value.map((one) => shownValue(one, name, masks));
-  if (typeof value === 'string' && masks !== null) return masks.mask(name, value);
+  if (Array.isArray(value)) {
+    return value.map((one) => shownValue(one, name, masks));
+  }
+  if (typeof value === 'string' && masks !== null) {
+    return masks.mask(name, value);
+  }
   if (!isRecord(value)) return value;
   const members: [string, unknown][] = [];
   for (const [member, its] of Object.entries(value)) {
@@ -251,7 +257,9 @@ function textOf(cell: unknown): string {
   if (cell === Number.POSITIVE_INFINITY) return '-';
   if (typeof cell === 'boolean') return cell ? 'yes' : 'no';
   if (cell instanceof Date) return cell.toISOString();
-  if (typeof cell === 'object') return JSON.stringify(cell).replaceAll(',"', ', "');
+  if (typeof cell === 'object') {
+    return JSON.stringify(cell).replaceAll(',"', ', "');
+  }
   return String(cell);
 }
 

@@ -95,8 +95,12 @@ async function eraseData(
 }
 
 function closingOf(isErased: boolean, counts: readonly number[]): string {
-  if (!isErased) return 'Nothing was erased: add --yes to erase it for good.';
-  if (counts.every((count) => count === 0)) return 'There was nothing to erase.';
+  if (!isErased) {
+    return 'Nothing was erased: add --yes to erase it for good.';
+  }
+  if (counts.every((count) => count === 0)) {
+    return 'There was nothing to erase.';
+  }
   return "Erased. custom_data was kept, because it is the customer's own.";
 }
 
@@ -195,7 +199,9 @@ async function addTarget(
   { yes, ...by }: SuppressOptions,
   which: SuppressionTarget,
 ): Promise<object> {
-  if (!yes && isFreeMailTarget(which)) return await unconfirmed(db, which);
+  if (!yes && isFreeMailTarget(which)) {
+    return await unconfirmed(db, which);
+  }
   const isNew = await addSuppression(db, by, which);
   return { ...which, outcome: isNew ? 'suppressed' : ALREADY };
 }
@@ -276,7 +282,9 @@ export const TARGETS: Readonly<
     const domain = domainOf(text);
     // Without a public suffix, it is a name or a number that the objection meant. Suppressing a
     // suffix such as `com` or `co.uk` would hide all domains below it.
-    if (domain === null || registrableDomain(domain) === null) return null;
+    if (domain === null || registrableDomain(domain) === null) {
+      return null;
+    }
     return { kind: 'domain', value: domain };
   },
 };

@@ -128,7 +128,9 @@ async function resendAllFailed(
   for (;;) {
     const failed = { kind: 'failed', organizationId, since, until } as const;
     const outcome = await resend(db, failed, by);
-    if (outcome.kind !== 'resent') throw new Refusal('webhooks_suspended');
+    if (outcome.kind !== 'resent') {
+      throw new Refusal('webhooks_suspended');
+    }
     resent += outcome.ids.length;
     if (!outcome.more) break;
     progress(`${resent} deliveries resent, more to come\n`);
@@ -168,7 +170,9 @@ async function retryWaiting(
     after = outcome.ids.at(-1) ?? after;
     hastened += outcome.ids.length;
     isOver = !outcome.more;
-    if (!isOver) progress(`${hastened} deliveries hastened, more to come\n`);
+    if (!isOver) {
+      progress(`${hastened} deliveries hastened, more to come\n`);
+    }
   }
   const data = { organizationId: organization, waiting, hastened };
   if (hastened === 0) return { data };

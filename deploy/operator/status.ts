@@ -111,7 +111,9 @@ async function reportStatus(db: Database): Promise<Report> {
   const lastQuarterHour = { ...outcomes, errors };
 
   const attention = healthWarnings(health);
-  if (apis !== null && workers !== null) attention.push(...trouble(apis, workers));
+  if (apis !== null && workers !== null) {
+    attention.push(...trouble(apis, workers));
+  }
   attention.push(...(silent ?? []).map(silentProcesses));
   attention.push(...failures(lastQuarterHour));
   attention.push(...waitingBatches.map(waitingFor));
@@ -337,7 +339,9 @@ async function askTemporal(workers: LiveWorkers | null): Promise<TemporalState> 
   const { countWaitingBatches } = await import('../temporal/versions.ts');
   const target = temporalTarget(temporalEnvironment);
   const found = await temporalTrouble(target);
-  if (found !== null) return { temporal: found.message, waitingBatches: [] };
+  if (found !== null) {
+    return { temporal: found.message, waitingBatches: [] };
+  }
   if (workers === null) return { temporal: 'ok', waitingBatches: [] };
   const client = lazyClient(target);
   const { namespace } = client.options;

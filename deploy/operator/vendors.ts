@@ -95,7 +95,9 @@ async function forgetResults(
   { dryRun, ...by }: ForgetOptions,
   which: string,
 ): Promise<object> {
-  if (dryRun) return { npi: which, dryRun, lookups: await countMisses(db, which) };
+  if (dryRun) {
+    return { npi: which, dryRun, lookups: await countMisses(db, which) };
+  }
   return { npi: which, forgotten: await forgetMisses(db, by, which) };
 }
 

@@ -127,7 +127,9 @@ async function listed(
   status: DeliveryState | null,
   limit: number,
 ) {
-  if (organizationId === null) return await listAllDeliveries(db, status, limit);
+  if (organizationId === null) {
+    return await listAllDeliveries(db, status, limit);
+  }
   const filter = { status, since: null, until: null };
   const page = { after: null, limit };
   return await listOrganizationDeliveries(db, organizationId, filter, page);

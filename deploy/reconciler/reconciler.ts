@@ -306,8 +306,12 @@ async function redeliver(
   waiting: WaitingDelivery,
 ): Promise<boolean> {
   const { round, deliveryId, batchId } = waiting;
-  if (round !== 'new' && (await control.stateOf(deliveryId)) === 'open') return false;
-  if (round === 'first' && (await control.stateOf(batchId)) === 'open') return false;
+  if (round !== 'new' && (await control.stateOf(deliveryId)) === 'open') {
+    return false;
+  }
+  if (round === 'first' && (await control.stateOf(batchId)) === 'open') {
+    return false;
+  }
   await control.startDelivery(waiting);
   return true;
 }

@@ -90,7 +90,9 @@ class Replayer {
       return hanging(run, `did not end within ${limitMs / 1000} s`);
     }
     if ('error' in response) throw response.error;
-    if ('problem' in response) throw new OperatorProblem(response.problem);
+    if ('problem' in response) {
+      throw new OperatorProblem(response.problem);
+    }
     return { run, ...response, hangs: false };
   }
 

@@ -49,9 +49,15 @@ export function sdkLog(log: Logger): (entry: LogEntry) => void {
       queue: meta.taskQueue,
     };
     if (meta.error instanceof Error) fields.err = meta.error;
-    if (meta.error instanceof ApplicationFailure) fields.failure_type = meta.error.type;
-    if (typeof meta.error === 'string') fields.grpc_code = codeIn(meta.error);
-    if (meta.failure) fields.failure_type = typeOf(String(meta.failure)) ?? run.failed;
+    if (meta.error instanceof ApplicationFailure) {
+      fields.failure_type = meta.error.type;
+    }
+    if (typeof meta.error === 'string') {
+      fields.grpc_code = codeIn(meta.error);
+    }
+    if (meta.failure) {
+      fields.failure_type = typeOf(String(meta.failure)) ?? run.failed;
+    }
     log[LEVELS[level]](fields, message);
   };
 }
@@ -64,7 +70,9 @@ function knownRun(
   const { error, workflowId, workflowType, activityType } = meta;
   let ids = before?.ids ?? {};
   let failed = before?.failed;
-  if (workflowId) ids = { workflow_id: workflowId, workflow_type: workflowType };
+  if (workflowId) {
+    ids = { workflow_id: workflowId, workflow_type: workflowType };
+  }
   if (error instanceof Error && !activityType) failed = error.name;
   return { ids, failed };
 }

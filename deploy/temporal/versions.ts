@@ -52,7 +52,9 @@ export async function hasDeployments(client: Client): Promise<boolean> {
     const call = client.workflowService.listWorkerDeployments({ namespace, pageSize: 1 });
     return (await unless(UNIMPLEMENTED, call)) !== null;
   } catch (error) {
-    if (isGrpcServiceError(error) && / are disabled /.test(error.details)) return false;
+    if (isGrpcServiceError(error) && / are disabled /.test(error.details)) {
+      return false;
+    }
     throw error;
   }
 }

@@ -42,7 +42,9 @@ function stepOfEnvelope(body: Field): VerifierStep {
   if (status === 'success') return readVerdict(body);
   if (status === 'general_failure') {
     const message = body.at('message').text() ?? '';
-    if (/credit|balance/i.test(message)) return { kind: 'fatal', why: 'credits' };
+    if (/credit|balance/i.test(message)) {
+      return { kind: 'fatal', why: 'credits' };
+    }
   }
   return ERRORS.get(status) ?? protocol('status');
 }

@@ -60,10 +60,18 @@ function stepOfOutput(body: Field): VerifierStep {
  * domain is a catch-all, so the other reasons are tested first.
  */
 function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
-  if (misc.at('is_disposable').flag()) return judgment('risky', 'disposable');
-  if (misc.at('is_role_account').flag()) return judgment('risky', 'role');
-  if (smtp.at('has_full_inbox').flag()) return judgment('risky', 'mailbox_full');
-  if (smtp.at('is_catch_all').flag()) return judgment('catch_all', null);
+  if (misc.at('is_disposable').flag()) {
+    return judgment('risky', 'disposable');
+  }
+  if (misc.at('is_role_account').flag()) {
+    return judgment('risky', 'role');
+  }
+  if (smtp.at('has_full_inbox').flag()) {
+    return judgment('risky', 'mailbox_full');
+  }
+  if (smtp.at('is_catch_all').flag()) {
+    return judgment('catch_all', null);
+  }
   return judgment('risky', null);
 }
 
@@ -73,9 +81,15 @@ function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
  */
 function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   const accepts = mx.at('accepts_mail');
-  if (!accepts.isAbsent && !accepts.flag()) return judgment('invalid', 'no_mx');
-  if (smtp.at('is_disabled').flag()) return judgment('invalid', 'mailbox_disabled');
-  if (smtp.at('can_connect_smtp').flag()) return judgment('invalid', 'mailbox_missing');
+  if (!accepts.isAbsent && !accepts.flag()) {
+    return judgment('invalid', 'no_mx');
+  }
+  if (smtp.at('is_disabled').flag()) {
+    return judgment('invalid', 'mailbox_disabled');
+  }
+  if (smtp.at('can_connect_smtp').flag()) {
+    return judgment('invalid', 'mailbox_missing');
+  }
   return INCONCLUSIVE;
 }
 

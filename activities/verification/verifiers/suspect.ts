@@ -18,7 +18,9 @@ export async function doubtMissing(
   source: string,
   step: VerifierStep,
 ): Promise<VerifierStep> {
-  if (step.kind !== 'judgment' || step.reason !== 'mailbox_missing') return step;
+  if (step.kind !== 'judgment' || step.reason !== 'mailbox_missing') {
+    return step;
+  }
   const share = await missingShare(db, source);
   if (share === null || share <= MAX_MISSING_SHARE) return step;
   log.warn({ source, share }, 'the verifier reports too many mailboxes as missing');

@@ -378,7 +378,9 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     const pauseS = headers.has('preference-applied')
       ? 0
       : Number(headers.get('retry-after') ?? 1);
-    if (chunk.open > 0) await sleep(pauseS * 1000, undefined, { signal: run.signal });
+    if (chunk.open > 0) {
+      await sleep(pauseS * 1000, undefined, { signal: run.signal });
+    }
   }
 }
 

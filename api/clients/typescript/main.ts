@@ -188,7 +188,9 @@ async function run(
   }
   const bar = new ProgressBar();
   const onProgress = (progress: Progress) => {
-    for (const result of progress.results) results.set(result.npi, result);
+    for (const result of progress.results) {
+      results.set(result.npi, result);
+    }
     bar.show(progress);
     const { completed, not_found, failed, creditsUsed } = progress;
     Object.assign(summary, { completed, not_found, failed, credits_used: creditsUsed });

@@ -131,7 +131,9 @@ async function insertNew(
     );
     return true;
   } catch (error) {
-    if (error instanceof DatabaseError && NOT_NEW.has(error.code)) return false;
+    if (error instanceof DatabaseError && NOT_NEW.has(error.code)) {
+      return false;
+    }
     throw error;
   }
 }
@@ -228,7 +230,9 @@ export async function importDetails(
     // An import must not bring erased addresses back. A trigger of the table handles an erasure
     // that runs at the same time.
     let erased = 0;
-    if (table === 'provider_endpoints') erased = (await tx.unsafe(REMOVE_ERASED)).count;
+    if (table === 'provider_endpoints') {
+      erased = (await tx.unsafe(REMOVE_ERASED)).count;
+    }
     await tx`analyze ${tx(`staged_${table}`)}`;
     const removed = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [
       asOf,

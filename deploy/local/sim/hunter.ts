@@ -65,7 +65,9 @@ function result(finding: Finding, _request: SimRequest, memory: Memory): SimResp
       },
     },
   });
-  if (known === 'slow') return memory.inTurn(subject, [RUNNING, RUNNING], response);
+  if (known === 'slow') {
+    return memory.inTurn(subject, [RUNNING, RUNNING], response);
+  }
   return response;
 }
 

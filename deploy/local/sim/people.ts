@@ -249,7 +249,9 @@ function endpoint(
 export function withCheckDigit(stem: number): string {
   const digits = Array.from({ length: 10 }, (_, digit) => `${stem}${digit}`);
   const npi = digits.find(hasNpiCheckDigit);
-  if (npi === undefined) throw new RangeError(`${stem} is not nine digits`);
+  if (npi === undefined) {
+    throw new RangeError(`${stem} is not nine digits`);
+  }
   return npi;
 }
 
@@ -263,6 +265,8 @@ function letters(text: string): string {
 
 function pick<T>(all: readonly T[], index: number): T {
   const one = all[index % all.length];
-  if (one === undefined) throw new RangeError('an empty list, or a place outside of it');
+  if (one === undefined) {
+    throw new RangeError('an empty list, or a place outside of it');
+  }
   return one;
 }

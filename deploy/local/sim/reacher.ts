@@ -53,11 +53,15 @@ const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
 export function mailboxOf(email: string): Mailbox {
   const address = email.toLowerCase();
   const [local = '', domain = ''] = address.split('@');
-  if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
+  if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) {
+    return 'missing';
+  }
   if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) {
     return 'unknown';
   }
-  if (ownerOf({ local, domain }, NOBODY_KNOWN) === 'shared') return 'role';
+  if (ownerOf({ local, domain }, NOBODY_KNOWN) === 'shared') {
+    return 'role';
+  }
   const magic = MAGIC_MAILBOXES.get(address);
   if (magic) return magic;
   const kinds = Object.keys(MAILBOXES) as Mailbox[];

@@ -21,8 +21,12 @@ function find({ query }: SimRequest): SubjectResponse {
 }
 
 function bodyAbout(npi: string, version: string | null) {
-  if (version !== '2.1') return refusal('17', 'version', 'Unsupported Version');
-  if (!/^[0-9]{10}$/.test(npi)) return refusal('06', 'number', 'NPI must be 10 digits');
+  if (version !== '2.1') {
+    return refusal('17', 'version', 'Unsupported Version');
+  }
+  if (!/^[0-9]{10}$/.test(npi)) {
+    return refusal('06', 'number', 'NPI must be 10 digits');
+  }
   if (DEACTIVATED_NPIS.includes(npi)) {
     const description = `CMS deactivated NPI ${npi}. The provider can no longer use this NPI.`;
     return refusal('15', 'number', description);

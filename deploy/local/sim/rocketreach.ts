@@ -57,7 +57,9 @@ export const rocketreach: Source = {
 
 function find({ query }: SimRequest): Finding | SimResponse {
   const npi = query.get('npi_number') ?? '';
-  if (!/^[0-9]{10}$/.test(npi)) return problem(400, 'npi_number is required.');
+  if (!/^[0-9]{10}$/.test(npi)) {
+    return problem(400, 'npi_number is required.');
+  }
   return findingOf('rocketreach', npi);
 }
 
@@ -111,7 +113,9 @@ function emailsOf({ workEmail, homeEmail, known }: Finding) {
   if (workEmail !== null) {
     emails.push({ email: workEmail, type: 'professional', ...checked });
   }
-  if (homeEmail !== null) emails.push({ email: homeEmail, type: 'personal', ...checked });
+  if (homeEmail !== null) {
+    emails.push({ email: homeEmail, type: 'personal', ...checked });
+  }
   return emails;
 }
 

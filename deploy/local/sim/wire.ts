@@ -110,7 +110,9 @@ export function contactOf(
   const last = textOf(last_name);
   if (first === null || last === null) return null;
   const employer = { domain: textOf(domain), company: textOf(company) };
-  if (employer.domain === null && employer.company === null) return null;
+  if (employer.domain === null && employer.company === null) {
+    return null;
+  }
   return { first, last, ...employer };
 }
 
