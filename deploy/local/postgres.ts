@@ -134,7 +134,7 @@ async function startOn(
       onLine: log,
     });
   const server = await launchOnPort('PostgreSQL', port, launchAt, ({ tail }) =>
-    tail().includes('ready to accept connections'),
+    /ready to accept (read-only )?connections/.test(tail()),
   );
   return {
     ...server,

@@ -9,11 +9,12 @@ import { LOOPBACK } from '../../deploy/ports.ts';
  * @param altered returns the data to send to the server in place of a client's data
  */
 export async function startRelay(
-  target: { readonly host: string; readonly port: number },
+  first: { readonly host: string; readonly port: number },
   altered = (sent: string) => sent,
 ) {
   const sockets = new Set<Socket>();
   const pairs = new Map<Socket, Socket>();
+  let target = first;
   let isCut = false;
   const server = createServer((near) => {
     if (isCut) return near.destroy();
@@ -60,6 +61,12 @@ export async function startRelay(
       };
     },
     mend: () => {
+      isCut = false;
+    },
+    /** Closes all connections and sends new ones to another server, like a virtual address. */
+    moveTo(next: { readonly host: string; readonly port: number }) {
+      cut();
+      target = next;
       isCut = false;
     },
     close() {
