@@ -43,7 +43,8 @@ const MAX_BATCHES = 100;
 const SANDBOX_STEPS = 5;
 
 // The statements below have the same shape. Each is written out, so that its conditions and its index
-// can be read, and so that it can be pasted into psql.
+// can be read, and so that it can be pasted into psql. Requests and batches are found by their ids,
+// because a later release can partition these tables, and a ctid is unique only within a partition.
 
 /**
  * Deletes data whose retention has ended, and addresses that we may no longer keep. Each call
@@ -136,8 +137,8 @@ function results(ageMs: number): SQL {
            email_type = null,
            email_last_validated_at = null,
            erased_at = clock_timestamp()
-     where ctid = any (array(
-       select ctid from requests
+     where id = any (array(
+       select id from requests
         where email is not null and settled_at < clock_timestamp() - ${span(ageMs)}
         order by settled_at limit ${MAX_ROWS} for update skip locked))`;
 }
@@ -146,8 +147,8 @@ function customData(ageMs: number): SQL {
   return sql`
     update batches
        set custom_data = null, updated_at = later(updated_at, clock_timestamp())
-     where ctid = any (array(
-       select ctid from batches
+     where id = any (array(
+       select id from batches
         where custom_data is not null and created_at < clock_timestamp() - ${span(ageMs)}
         order by created_at limit ${MAX_ROWS} for update skip locked))`;
 }
