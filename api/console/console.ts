@@ -20,6 +20,7 @@ import type { CheckDeps } from '../routes/check.ts';
 import { published } from '../routes/service.ts';
 import { type Site, supportLink } from '../site.ts';
 import { deliveryHandlers } from './deliveries.ts';
+import { draftHandlers } from './drafts.ts';
 import { FilePool } from './file-pool.ts';
 import { KEY, KEYS, keyHandlers } from './keys.ts';
 import { shownSession, timeElement } from './page.ts';
@@ -249,7 +250,8 @@ function registerUploadRoutes(server: Server, deps: ConsoleDeps): void {
   const files = new FilePool();
   server.ext('onPostStop', () => files.close());
   const { starter } = server.app;
-  const handlers = uploadHandlers({ ...check, starter, files, sendsMail });
+  const drafts = draftHandlers({ ...check, starter, files, sendsMail });
+  const uploads = uploadHandlers({ db: check.db, starter });
   const allow: Lifecycle.Method = (request, h) => {
     // Browsers always announce the length, which hapi compares with its limit.
     if (request.headers['content-length'] === undefined)
@@ -262,19 +264,19 @@ function registerUploadRoutes(server: Server, deps: ConsoleDeps): void {
     method: 'POST',
     path: UPLOADS,
     options: { ...CONSOLE_ROUTE, ...FILE_FORM, app: { role: 'member' }, ext: upload },
-    handler: handlers.create,
+    handler: drafts.create,
   });
   const pages = {
-    [UPLOADS]: handlers.list,
-    [UPLOAD]: handlers.show,
-    [`${UPLOAD}/results.csv`]: handlers.results,
+    [UPLOADS]: uploads.list,
+    [UPLOAD]: drafts.show,
+    [`${UPLOAD}/results.csv`]: uploads.results,
   };
   const forms = {
-    [`${UPLOAD}/start`]: handlers.start,
-    [`${UPLOAD}/continue`]: handlers.continue,
-    [`${UPLOAD}/again`]: handlers.again,
-    [`${UPLOAD}/stop`]: handlers.stop,
-    [`${UPLOAD}/delete`]: handlers.delete,
+    [`${UPLOAD}/start`]: drafts.start,
+    [`${UPLOAD}/continue`]: uploads.continue,
+    [`${UPLOAD}/again`]: uploads.again,
+    [`${UPLOAD}/stop`]: uploads.stop,
+    [`${UPLOAD}/delete`]: uploads.delete,
   };
   addRoutes(server, AUTHORIZED_ROUTE, pages, forms);
 }

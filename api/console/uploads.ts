@@ -1,6 +1,4 @@
-import type { Readable } from 'node:stream';
 import type { Lifecycle, Request, ResponseObject } from '@hapi/hapi';
-import { isSandbox } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { isId } from '../../db/connection/ids.ts';
 import { readResults, type ShownItem } from '../../db/requests/envelope.ts';
@@ -9,42 +7,30 @@ import {
   continueUpload,
   countFound,
   countUploadResults,
-  createUpload,
   deleteUpload,
   findUpload,
   listUploadBatches,
   listUploads,
-  MAX_OUTLINE_BYTES,
-  MAX_UPLOADS,
   readOutline,
-  readUploadFile,
   repeatFailed,
-  startUpload,
   stopUpload,
   type Upload,
 } from '../../db/uploads/uploads.ts';
-import { REQUESTED_TYPES, type StopReason } from '../../db/words.ts';
-import { startUpload as startWorkflow } from '../../workflows/starts.ts';
+import type { StopReason } from '../../db/words.ts';
+import { startUpload } from '../../workflows/starts.ts';
 import { cellsOf } from '../files/result-rows.ts';
-import { CallFailed, callApi } from '../http/call-api.ts';
+import { CallFailed } from '../http/call-api.ts';
 import { sendFile } from '../http/file.ts';
-import { problem } from '../problems.ts';
-import { type CheckDeps, factsOf } from '../routes/check.ts';
+import { factsOf } from '../routes/check.ts';
 import type { Starter } from '../temporal.ts';
 import { offerOf } from './again.ts';
-import { checkAll, choicesOf, summaryOf } from './check.ts';
-import type { FilePool } from './file-pool.ts';
-import type { Inspection, InspectTask, UploadedFile } from './file-reader.ts';
-import { shownName } from './name.ts';
 import { Filling, npisWithFacts } from './outline.ts';
 import { page } from './page.ts';
-import type { Credits } from './pages.ts';
 import { factCells } from './people.ts';
 import { remainingTime } from './remaining.ts';
-import { fieldsOf } from './session.ts';
 
-// Uploads: a visitor chooses a file, checks its draft, and starts it. A workflow submits its
-// NPIs, and the visitor downloads the file with the results.
+// Uploads: a visitor starts a draft (drafts.ts). A workflow submits its NPIs, and the visitor
+// downloads the file with the results.
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -53,17 +39,13 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface UploadPagesDeps extends CheckDeps {
+export interface UploadPagesDeps {
+  readonly db: Database;
   readonly starter: Starter;
-  readonly files: FilePool;
-  /** True if workers can send emails. */
-  readonly sendsMail: boolean;
 }
 
 export const UPLOADS = '/console/uploads';
 export const UPLOAD = `${UPLOADS}/{upload_id}`;
-/** The number of unusable rows that a draft shows. The result has all of them. */
-const MAX_SHOWN = 50;
 
 const STOPPED: Readonly<Record<StopReason, string>> = {
   customer:
@@ -87,15 +69,6 @@ export function uploadHandlers(deps: UploadPagesDeps) {
   const { db } = deps;
   return {
     list: (request, h) => listPage(deps, request, h, ''),
-    create: (request, h) => create(deps, request, h),
-    show: async (request, h) => {
-      const upload = await requireUpload(db, request);
-      if (upload.startedAt === null) {
-        return await draftPage(deps, request, h, upload);
-      }
-      return await progressPage(deps, request, h, upload);
-    },
-    start: (request, h) => start(deps, request, h),
     continue: async (request, h) => {
       const upload = await requireUpload(db, request);
       const { keyId } = request.app.caller;
@@ -135,135 +108,15 @@ export function uploadHandlers(deps: UploadPagesDeps) {
   } satisfies Record<string, Lifecycle.Method>;
 }
 
-type Toolkit = Parameters<Lifecycle.Method>[1];
+export type Toolkit = Parameters<Lifecycle.Method>[1];
 
-function idOf(request: Request) {
+export function idOf(request: Request) {
   const { organizationId } = request.app.caller;
   return { organizationId, uploadId: String(request.params.upload_id) };
 }
 
-function pathOf({ id }: Pick<Upload, 'id'>): string {
+export function pathOf({ id }: Pick<Upload, 'id'>): string {
   return `${UPLOADS}/${id}`;
-}
-
-/** Stores the file of the form as a draft. */
-async function create(
-  deps: UploadPagesDeps,
-  request: Request,
-  h: Toolkit,
-): Promise<ResponseObject> {
-  const received = await receive(deps.files, request);
-  if (typeof received === 'string') {
-    return await listPage(deps, request, h, received);
-  }
-  const { organizationId, keyId: apiKeyId } = request.app.caller;
-  const file = { ...received, content: Buffer.from(received.content) };
-  const outcome = await request.app.place.inTurn(() =>
-    createUpload(deps.db, { organizationId, apiKeyId }, file),
-  );
-  switch (outcome.kind) {
-    case 'created':
-      return h.redirect(pathOf({ id: outcome.uploadId })).code(303);
-    case 'closed':
-      throw problem('api_key_revoked');
-    case 'full': {
-      const full = `You have ${MAX_UPLOADS} uploads. Delete one of them first.`;
-      return await listPage(deps, request, h, full);
-    }
-    default:
-      return outcome satisfies never;
-  }
-}
-
-/** Returns the file of the form, or a sentence that says why it can't be used. */
-async function receive(
-  files: FilePool,
-  request: Request,
-): Promise<UploadedFile | string> {
-  const { customerId } = request.app.caller;
-  const { req } = request.raw;
-  const body = await files.bodyOf(customerId, req, request.payload as Readable);
-  const contentType = String(request.headers['content-type']);
-  return await inTurn(files, request, () => files.receive({ body, contentType }));
-}
-
-/** Works on a file in the turn of its customer, if the visitor is still there. */
-async function inTurn<T>(files: FilePool, request: Request, work: () => Promise<T>) {
-  return await files.turns.inTurn(request.app.caller.customerId, async () => {
-    if (request.raw.res.destroyed) {
-      throw new CallFailed(400, { detail: 'disconnected' });
-    }
-    return await work();
-  });
-}
-
-/** Reads the file of a draft. */
-async function inspectStored(
-  { db, files }: UploadPagesDeps,
-  request: Request,
-  upload: Upload,
-  chosen: Omit<InspectTask, 'file'>,
-): Promise<Inspection> {
-  return await inTurn(files, request, async () => {
-    const file = await storedFile(db, request, upload);
-    return await files.inspect({ file, ...chosen });
-  });
-}
-
-/** Starts a draft with the column and the type of the form. Starting it again changes nothing. */
-async function start(
-  deps: UploadPagesDeps,
-  request: Request,
-  h: Toolkit,
-): Promise<ResponseObject> {
-  const { db, files } = deps;
-  const upload = await requireUpload(db, request);
-  if (upload.startedAt !== null) {
-    return h.redirect(pathOf(upload)).code(303);
-  }
-  const form = fieldsOf(request);
-  const requestedType = REQUESTED_TYPES.find((type) => type === form.type) ?? 'any';
-  const prepared = await inTurn(files, request, async () => {
-    const file = await storedFile(db, request, upload);
-    const sheet = form.sheet ? String(form.sheet) : null;
-    return await files.prepare({ file, column: Number(form.column), sheet });
-  });
-  // The page of the draft says what is wrong with it.
-  if (!prepared) return h.redirect(pathOf(upload)).code(303);
-  if (prepared.outline.length > MAX_OUTLINE_BYTES) {
-    const detail = `${upload.fileName} is too complex. Split it into smaller files.`;
-    throw new CallFailed(422, { detail });
-  }
-  const fileName = shownName(String(form.name ?? '')) || upload.fileName;
-  const notifyEmail = asksForAddress(deps, request) ? addressIn(form.notify) : null;
-  const chosen = { ...prepared, requestedType, fileName, notifyEmail };
-  const isStarted = await request.app.place.inTurn(() =>
-    startUpload(db, idOf(request), chosen),
-  );
-  if (isStarted) await startSubmitting(deps, request);
-  return h.redirect(pathOf(upload)).code(303);
-}
-
-/** One address, without a display name. The table has the same rule. */
-const ADDRESS = /^[a-zA-Z0-9.!#$%&*+/=?^_{|}~-]+@[a-zA-Z0-9.-]+$/;
-const MAX_ADDRESS = 254;
-
-/** Returns whether a draft asks for an address. A sandbox is free, so it could flood one. */
-function asksForAddress({ sendsMail }: UploadPagesDeps, request: Request): boolean {
-  return sendsMail && !isSandbox(request.app.caller.organizationId);
-}
-
-/**
- * Returns the address of the form, or null if the field is empty.
- * @throws {CallFailed} 422 if it is not one address
- */
-function addressIn(field: unknown): string | null {
-  const text = String(field ?? '').trim();
-  if (text === '') return null;
-  if (text.length <= MAX_ADDRESS && ADDRESS.test(text)) return text;
-  const detail =
-    'This is not one email address. Go back and correct it, or leave it empty.';
-  throw new CallFailed(422, { detail });
 }
 
 /** The endings of files that we read. The name of an upload may have other dots. */
@@ -304,7 +157,7 @@ async function sendResults(
   });
 }
 
-async function progressPage(
+export async function progressPage(
   { db }: UploadPagesDeps,
   request: Request,
   h: Toolkit,
@@ -341,7 +194,7 @@ async function progressPage(
 }
 
 /** @throws {CallFailed} 404 if the organization of the session has no such upload */
-async function requireUpload(db: Database, request: Request): Promise<Upload> {
+export async function requireUpload(db: Database, request: Request): Promise<Upload> {
   const id = idOf(request);
   // PostgreSQL rejects some texts, such as those with a NUL.
   const upload = isId('upl', id.uploadId) ? await findUpload(db, id) : null;
@@ -349,26 +202,15 @@ async function requireUpload(db: Database, request: Request): Promise<Upload> {
   return upload;
 }
 
-function noUpload(): CallFailed {
+export function noUpload(): CallFailed {
   const detail = 'There is no upload with this id. Uploads are deleted after seven days.';
   return new CallFailed(404, { detail });
-}
-
-/** @throws {CallFailed} 404 if the upload was deleted in the meantime */
-async function storedFile(
-  db: Database,
-  request: Request,
-  { fileName }: Upload,
-): Promise<UploadedFile> {
-  const content = await readUploadFile(db, idOf(request));
-  if (!content) throw noUpload();
-  return { fileName, content };
 }
 
 const NOTHING_FOUND = { found: 0, credits: 0 };
 
 /** Shows all uploads, and a problem of the file that the visitor chose. */
-async function listPage(
+export async function listPage(
   { db }: UploadPagesDeps,
   request: Request,
   h: Toolkit,
@@ -385,79 +227,17 @@ async function listPage(
   return page(request, h, 'uploads', context).code(problem === '' ? 200 : 422);
 }
 
-/** Returns the name of a column. If it has none, or shares it, its number is added. */
-function columnName(header: readonly string[], name: string, index: number): string {
-  if (name.trim() === '') return `Column ${index + 1}`;
-  const isShared = header.filter((other) => other === name).length > 1;
-  return isShared ? `${name} (column ${index + 1})` : name;
-}
-
-async function draftPage(
-  deps: UploadPagesDeps,
-  request: Request,
-  h: Toolkit,
-  upload: Upload,
-): Promise<ResponseObject> {
-  const wanted = request.query as Partial<Record<'column' | 'sheet', string>>;
-  const column = wanted.column ? Number(wanted.column) : null;
-  const sheet = wanted.sheet ? String(wanted.sheet) : null;
-  const draft = await inspectStored(deps, request, upload, { column, sheet });
-  if (draft.kind === 'unusable') {
-    throw new CallFailed(422, { detail: draft.problem });
-  }
-  const credits = await callApi<Credits>(request, '/api/v1/credits');
-  const { npis, unusable, header, empty } = draft;
-  const { totals, prices } = await checkAll(deps, request, npis);
-  const { organizationId } = request.app.caller;
-  const first = draft.preview.flatMap(({ npi }) => npi ?? []);
-  const facts = await factsOf(deps.db, organizationId, first);
-  const columns = header.map((name, index) => ({
-    index,
-    name: columnName(header, name, index),
-    isChosen: index === draft.column,
-  }));
-  return page(request, h, 'draft', {
-    ...draft,
-    ...listedUpload(upload),
-    title: upload.fileName,
-    columns,
-    sheets: draft.sheets.map((name) => ({ name, isChosen: name === draft.sheet })),
-    hasSheets: draft.sheets.length > 1,
-    isOpen: draft.column === null,
-    shownColumns: draft.preview[0]?.cells.map((_, index) =>
-      columnName(header, header[index] ?? '', index),
-    ),
-    preview: draft.preview.map(({ cells, npi }) => {
-      return { cells, facts: facts.get(npi ?? '') };
-    }),
-    showsPeople: facts.size > 0,
-    count: npis.length,
-    unusable: unusable.slice(0, MAX_SHOWN),
-    unusableCount: unusable.length,
-    isCut: unusable.length > MAX_SHOWN,
-    summary: summaryOf({
-      ...totals,
-      not_an_npi: unusable.length - empty,
-      duplicate: draft.duplicates,
-      kept: draft.kept,
-      empty,
-    }),
-    choices: choicesOf(prices, credits.body.balance),
-    sendsMail: asksForAddress(deps, request),
-  });
-}
-
 /** Starts the workflow of an upload. If Temporal is down, the sweep starts it later. */
-async function startSubmitting(
+export async function startSubmitting(
   { starter }: UploadPagesDeps,
   request: Request,
   running?: 'TERMINATE_EXISTING',
 ): Promise<void> {
   const upload = idOf(request);
-  await starter.start((...temporal) => startWorkflow(...temporal, upload, running));
+  await starter.start((...temporal) => startUpload(...temporal, upload, running));
 }
 
-function listedUpload(upload: Upload) {
+export function listedUpload(upload: Upload) {
   const { startedAt, stopReason, final, total } = upload;
   let status = 'in-progress';
   if (startedAt === null) status = 'draft';
