@@ -1,3 +1,5 @@
+-- Providers: NPIs that are not looked up, calls of the NPI Registry, and former surnames.
+
 -- Returns the reason why NPPES rules out that an NPI is looked up; null if there is no reason. These
 -- reasons are public, so the free check shows them. If the NPI Registry says that an NPI is inactive,
 -- we rely on this for 24 hours. If an NPPES file says so, we rely on it until the next file is

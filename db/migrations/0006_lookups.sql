@@ -1,4 +1,4 @@
--- Functions that decide whether a vendor or another source may be called now, that begin
+-- Lookups: functions that decide whether a vendor or another source may be called now, that begin
 -- the steps of lookups, and that close them.
 
 -- Leaves half of each page free for updates, as for rate_windows (0002_accounts.sql).

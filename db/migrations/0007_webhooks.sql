@@ -1,3 +1,6 @@
+-- Webhooks: the state of a delivery in its batch's envelope, and the networks of receivers.
+
+-- A batch's envelope contains the state of its deliveries, so a change of it is a new version.
 create function touch_batch_of_delivery() returns trigger language plpgsql as $$
 begin
   update batches set updated_at = later(updated_at, clock_timestamp()) where id = new.batch_id;

@@ -1,4 +1,4 @@
--- Suppressions, erasures, and the audit log.
+-- Privacy: suppressions, erasures, the audit log, and what a customer may see of the evidence.
 
 -- Returns true if nothing may be returned for an NPI, or if this address must not be returned for
 -- it. With a null address, only the NPI is checked. The function is written in plpgsql and uses a

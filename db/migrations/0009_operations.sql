@@ -1,4 +1,6 @@
--- Functions for operators. They run with the rights of the owner, because the operator role may not
+-- Operations: the doctor's repairs, regular work, and the rights of our roles.
+
+-- The repairs are functions for operators. They run with the rights of the owner, because the operator role may not
 -- make these changes directly. Each repair derives rows from the ledger or the requests, so that
 -- repeating it changes nothing. A repair returns what it changed.
 
@@ -70,6 +72,7 @@ begin
   analyze providers, provider_endpoints, provider_other_names, provider_locations, clinician_practices;
 end $$;
 
+-- A new database counts as examined and backed up when it was made.
 insert into routines (kind) values ('doctor'), ('backup');
 
 -- Fails with the code 53100 if the disk is full: 64 kB of memory are too few, so PostgreSQL writes a

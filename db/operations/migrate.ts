@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { sql } from 'drizzle-orm';
+import { readMigrationFiles } from 'drizzle-orm/migrator';
 import { drizzle } from 'drizzle-orm/postgres-js';
 import { migrate as runMigrations } from 'drizzle-orm/postgres-js/migrator';
 import postgres, { type Sql } from 'postgres';
@@ -29,9 +30,9 @@ const CARRIED = journal.entries.map((entry) => entry.when);
 const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
 
 const OTHER_HISTORY =
-  'the database was made by other migrations than those of db/migrations, perhaps by a version ' +
-  'before the first release; use an empty database, or, if it belongs to the local stack, delete ' +
-  'the folder .local with all its data and start again';
+  'the database was made by other migrations than those of db/migrations, or one of them has ' +
+  'changed since; use an empty database, or, if it belongs to the local stack, delete the folder ' +
+  '.local with all its data and start again';
 
 /**
  * The oldest major version of PostgreSQL that has the features that the migrations use, such as
@@ -80,16 +81,24 @@ async function refuseOldServer(client: Sql): Promise<void> {
 }
 
 /**
- * Rejects a database that was made by other migrations. Our migrations cannot upgrade such a
- * database, but drizzle would try.
+ * Rejects a database that was made by other migrations, or by earlier texts of our files. Our
+ * migrations cannot upgrade such a database, but drizzle would try. drizzle stores the hash of each
+ * migration that it applies, and never compares it.
  */
 async function refuseOtherHistory(client: Sql): Promise<void> {
   const [noted] =
     await client`select to_regclass('drizzle.__drizzle_migrations') as name`;
   if (!noted?.name) return;
-  const first = Math.min(...CARRIED);
+  const files = readMigrationFiles({ migrationsFolder: FOLDER });
+  const times = files.map(({ folderMillis }) => folderMillis);
+  const hashes = files.map(({ hash }) => hash);
   const [other] = await client`
-    select from drizzle.__drizzle_migrations having not bool_or(created_at = ${first})`;
+    select
+      from drizzle.__drizzle_migrations applied
+      left join unnest(${times}::bigint[], ${hashes}::text[]) carried (time, hash)
+        on carried.time = applied.created_at
+    having not bool_or(applied.created_at = ${Math.min(...CARRIED)})
+        or bool_or(applied.hash <> carried.hash)`;
   if (other) throw new OperatorProblem(OTHER_HISTORY);
 }
 

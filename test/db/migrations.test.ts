@@ -36,8 +36,13 @@ test('migrations may run concurrently or repeatedly, and the API is ready afterw
 test('migrate leaves a database with unknown migrations unchanged and says what to do', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
-  for (const earlier of [sql`created_at - 1`, sql`created_at + 86400000`]) {
-    await sql`update drizzle.__drizzle_migrations set created_at = ${earlier}`;
+  for (const other of [
+    // The text of a migration was changed after this database had run it.
+    sql`hash = 'other' where id = 2`,
+    sql`created_at = created_at - 1`,
+    sql`created_at = created_at + 86400000`,
+  ]) {
+    await sql`update drizzle.__drizzle_migrations set ${other}`;
     const before = await sql`select * from drizzle.__drizzle_migrations`;
     const error = await t.throwsAsync(migrate(database.url), {
       instanceOf: OperatorProblem,
@@ -47,8 +52,8 @@ test('migrate leaves a database with unknown migrations unchanged and says what 
       /other migrations .* use an empty database.* delete the folder \.local/,
     );
     t.deepEqual(await sql`select * from drizzle.__drizzle_migrations`, before);
-    t.is(await readiness(db), 'migrations_missing');
   }
+  t.is(await readiness(db), 'migrations_missing');
   // A migrator that died before its first statement leaves an empty history.
   await sql`drop schema public cascade`;
   await sql`create schema public`;

@@ -2,7 +2,10 @@ import { cp, readFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
+import { readMigrationFiles } from 'drizzle-orm/migrator';
 import type { Sql } from 'postgres';
+import CHECKSUMS from '../../db/migrations/meta/_checksums.json' with { type: 'json' };
+import JOURNAL from '../../db/migrations/meta/_journal.json' with { type: 'json' };
 import { run } from '../../deploy/local/processes.ts';
 import {
   freshDatabase,
@@ -22,6 +25,19 @@ test('drizzle-kit finds no change of the schema since the newest snapshot', asyn
   const files = ['--schema', 'db/schema.ts', '--out', relative(ROOT, folder)];
   const output = await drizzleKit('generate', '--dialect', 'postgresql', ...files);
   t.regex(output, /No schema changes/, 'db/schema.ts has changes: run npm run migration');
+});
+
+test('no migration changes after its release', (t) => {
+  const files = readMigrationFiles({ migrationsFolder: MIGRATIONS });
+  const lines = JOURNAL.entries.map(
+    ({ tag, when }, n) => `${tag} ${when} ${files[n]?.hash}`,
+  );
+  t.deepEqual(
+    lines,
+    CHECKSUMS,
+    'If the migration was released, undo the change and write a new migration. ' +
+      'If it was not, put its line into db/migrations/meta/_checksums.json.',
+  );
 });
 
 test('the migrations make the tables of the schema and no others', async (t) => {

@@ -23,10 +23,9 @@ import {
 // scenario ends with `save`, under a name that says what happened.
 
 const HELP = `
-It brings its own servers, takes about a minute, and writes all histories into test/histories/ anew, each under the name of
-what happened. Commit those that are meant to be new: the others stand for workflows that run in production while a new
-version is deployed. Before the first release of a change record anew; later, a change that breaks one is patched
-(workflow.patched), and its new course is added under a new name.
+It brings its own servers, takes about a minute, and writes all histories into test/histories/, each under the name of
+what happened. Commit only the files of scenarios that you added, and of batches and lookups that you changed. The other files
+stand for runs of released versions, which a new version has to continue.
 
 Needs no settings; TEST_DATABASE_URL, TEST_TEMPORAL_ADDRESS and TEST_TEMPORAL_CLI name servers that are there already.
 Exit codes: 0 recorded, 1 failed (one sentence on stderr), 2 wrong usage.`;
