@@ -1,12 +1,11 @@
 import { readFileSync } from 'node:fs';
 import type { Lifecycle, Server } from '@hapi/hapi';
 import { unknownPath } from '../http/unknown-path.ts';
-import { published } from '../routes/service.ts';
+import { published, publishedFile } from '../routes/service.ts';
 import type { Site } from '../site.ts';
-import { clientPackage } from './client-package.ts';
 import { article, type Entry, missingPage } from './layout.ts';
+import { readPackages } from './packages.ts';
 import { llms, llmsFull, readPages } from './pages.ts';
-import { pythonPackage } from './python-package.ts';
 import { REFERENCE, REFERENCE_POLICY, referencePage, scalarScript } from './reference.ts';
 import { searchIndex } from './search.ts';
 
@@ -47,7 +46,8 @@ export function registerDocs(server: Server, site: Site): void {
   }
   serve(server, REFERENCE.path, 'text/html', referencePage(entries), REFERENCE_POLICY);
   serveMissing(server, entries);
-  server.route([scalarScript(), clientPackage(), pythonPackage()]);
+  server.route(scalarScript());
+  servePackages(server);
   for (const [name, type] of Object.entries(ASSETS)) {
     const file = new URL(`assets/${name}`, import.meta.url);
     serve(server, `/docs/${name}`, type, readFileSync(file, 'utf8'));
@@ -80,6 +80,19 @@ function serve(
     options: { auth: false },
     handler: (request, h) => file(request, h).header('content-security-policy', policy),
   });
+}
+
+/** Registers a route for each package of a client. */
+function servePackages(server: Server): void {
+  for (const [name, content] of readPackages()) {
+    const type = name.endsWith('.whl') ? 'application/zip' : 'application/gzip';
+    server.route({
+      method: 'GET',
+      path: `/docs/${name}`,
+      options: { auth: false },
+      handler: publishedFile(type, content),
+    });
+  }
 }
 
 /** Registers the 404 below `/docs`: a page for browsers, and the usual problem for programs. */

@@ -1,5 +1,6 @@
 import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
+import manifest from '../../package.json' with { type: 'json' };
 import { bulkBody, singleBody } from '../http/submit-body.ts';
 import {
   PARAMETERS as CHECKED_PARAMETERS,
@@ -335,7 +336,7 @@ export function openapiDocument({ publicUrl, support }: Site): JsonObject {
     openapi: '3.1.1',
     info: {
       title: 'NPI email enrichment',
-      version: '1.0.0',
+      version: manifest.version,
       description: DESCRIPTION,
       contact: { name: 'Support', ...contact },
       license: { name: 'MIT', identifier: 'MIT' },

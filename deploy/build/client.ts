@@ -1,18 +1,19 @@
 import { execFile } from 'node:child_process';
-import { copyFile, mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { type BuildOptions, build } from 'esbuild';
+import { NPM_PACKAGE } from '../../api/docs/packages.ts';
 import './client-types.ts';
+import { writePackage } from './package-file.ts';
 
 // `npm run build` builds the npm package of the client, which the API serves. The same sources give
 // the same bytes, so a customer's lockfile stays valid until the client changes.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const CLIENT = join(ROOT, 'api', 'clients', 'typescript');
-const PACKAGE = join(CLIENT, 'npi-email-enrichment.tgz');
 /** Files of the package, and where they come from. */
 const COPIES = {
   'package.json': join(CLIENT, 'package.json'),
@@ -51,10 +52,7 @@ try {
   }
   const silent = ['--silent', '--pack-destination', folder];
   const { stdout } = await run('npm', ['pack', folder, ...silent]);
-  // Renames a complete file, because the API or another build may use the package now.
-  const unfinished = `${PACKAGE}.${process.pid}`;
-  await copyFile(join(folder, stdout.trim()), unfinished);
-  await rename(unfinished, PACKAGE);
+  writePackage(NPM_PACKAGE, await readFile(join(folder, stdout.trim())));
 } finally {
   await rm(folder, { recursive: true, force: true });
 }

@@ -285,7 +285,7 @@ export function loadTemporalConfig(environment: NodeJS.ProcessEnv = process.env)
 }
 
 /**
- * Returns the version of the running code, such as `0.1.0+73b311b`. The part after the plus is the
+ * Returns the version of the running code, such as `1.0.0+73b311b`. The part after the plus is the
  * git commit. It is left out if the build did not set GIT_COMMIT.
  */
 export function serviceVersion(environment: NodeJS.ProcessEnv = process.env): string {

@@ -6,6 +6,7 @@ import { buffer } from 'node:stream/consumers';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { and, eq, isNull } from 'drizzle-orm';
+import { NPM_PACKAGE } from '../../api/docs/packages.ts';
 import { transaction } from '../../db/connection/client.ts';
 import { settleIn } from '../../db/requests/settle.ts';
 import { requests } from '../../db/schema.ts';
@@ -18,16 +19,19 @@ import { serveVendor } from './vendors.ts';
 // stand-in for the workers.
 
 /**
- * Makes a project in an empty folder as `npm init` does, and installs the client that the API
- * serves.
+ * Makes a project in an empty folder as `npm init` does, and installs a client that the API
+ * serves: the newest one, if none is named.
  */
-export async function installClient(folder: string, baseUrl: string): Promise<void> {
+export async function installClient(
+  folder: string,
+  baseUrl: string,
+  name = NPM_PACKAGE.name,
+): Promise<void> {
   const npm = (...args: string[]) => promisify(execFile)('npm', args, { cwd: folder });
-  const response = await fetch(`${baseUrl}/docs/npi-email-enrichment.tgz`);
-  const file = './npi-email-enrichment.tgz';
-  await writeFile(join(folder, file), await response.bytes());
+  const response = await fetch(`${baseUrl}/docs/${name}`);
+  await writeFile(join(folder, name), await response.bytes());
   await npm('init', '--yes');
-  await npm('install', '--prefer-offline', '--no-audit', '--no-fund', file);
+  await npm('install', '--prefer-offline', '--no-audit', '--no-fund', `./${name}`);
 }
 
 /**

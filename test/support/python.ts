@@ -1,8 +1,8 @@
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { PYTHON_PACKAGE } from '../../api/docs/packages.ts';
 import { run } from '../../deploy/local/processes.ts';
 import { cacheFolder } from '../../deploy/local/programs.ts';
-import { page } from './documented/examples.ts';
 import { installed, succeed } from './installed.ts';
 
 const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';
@@ -29,18 +29,17 @@ export async function documentedPython(): Promise<string | null> {
 }
 
 /**
- * Installs our package into a folder, from the address that the page about it names. It needs a
- * Python with the dependencies of the package.
+ * Installs a package that the API serves into a folder: the newest one, if none is named. It needs
+ * a Python with the dependencies of the package.
  */
 export async function installPackage(
   python: string,
   baseUrl: string,
   folder: string,
+  name = PYTHON_PACKAGE.name,
 ): Promise<void> {
-  const command = /^pip install https:\/\/api\.example\.com(\S+)$/m;
-  const [, path] = command.exec(page('python.md')) ?? [];
   const options = ['--quiet', '--no-deps', '--target', folder];
-  const args = ['-m', 'pip', 'install', ...options, `${baseUrl}${path}`];
+  const args = ['-m', 'pip', 'install', ...options, `${baseUrl}/docs/${name}`];
   await succeed(python, args, 'the package that the API serves could not be installed');
 }
 

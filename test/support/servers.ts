@@ -44,6 +44,7 @@ const PUBLISHED: Build = {
     'api/clients/python/npi_email_enrichment/_sync_client.py',
     'api/clients/python/npi_email_enrichment/_sync_connection.py',
     'api/clients/python/npi_email_enrichment/types.py',
+    'api/clients/python/npi_email_enrichment.whl',
     'api/clients/typescript/npi-email-enrichment.tgz',
     'api/clients/typescript/types.ts',
     'api/docs/assets/scalar.js.gz',

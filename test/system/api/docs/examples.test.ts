@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
+import { readPackages } from '../../../../api/docs/packages.ts';
 import { installClient } from '../../../support/customer.ts';
 import { fresh, temporaryFolder } from '../../../support/database.ts';
 import { examples, program } from '../../../support/documented/examples.ts';
@@ -91,7 +92,6 @@ for (const [page, blocks] of shells) {
 }
 
 for (const [file, prints] of [
-  ['quick_start.py', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
   [
     'enrich.py',
     /^2000000010 completed \S+@\S+\n2000000044 not_found None\n\d credits\n$/,
@@ -111,8 +111,25 @@ for (const [file, prints] of [
   );
 }
 
+const QUICK_START = /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/;
+for (const name of readPackages().keys()) {
+  const isPython = name.endsWith('.whl');
+  const maybe = isPython && !python ? test.skip : test;
+  maybe(`the quick start works when pasted, with ${name}`, async (t) => {
+    const place = temporaryFolder(t.teardown);
+    const file = isPython ? 'quick_start.py' : 'quick-start.mts';
+    await writeFile(join(place, file), program(file));
+    if (isPython) {
+      await installPackage(python ?? '', stack.baseUrl, place, name);
+      t.regex(await run(python ?? '', [file], place), QUICK_START);
+    } else {
+      await installClient(place, stack.baseUrl, name);
+      t.regex(await run(process.execPath, [file], place), QUICK_START);
+    }
+  });
+}
+
 for (const [file, prints] of [
-  ['quick-start.mts', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
   [
     'enrich.mts',
     /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/,

@@ -1,14 +1,13 @@
 import { hash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { buffer } from 'node:stream/consumers';
-import type { ServerRoute } from '@hapi/hapi';
 import { ZipFile } from 'yazl';
-import { publishedFile } from '../routes/service.ts';
-import { readBuilt } from './built.ts';
+import { PYTHON_PACKAGE } from '../../api/docs/packages.ts';
+import { writePackage } from './package-file.ts';
 
-// Packs api/clients/python/ as a wheel, the format of built Python packages. A wheel is a zip file
-// with the modules, and a folder that describes them. pip installs it without building anything. It
-// is packed when the process starts, because that needs no Python and only milliseconds.
+// Packs api/clients/python/ as a wheel, the format of built Python packages, which the API serves. A
+// wheel is a zip file with the modules, and a folder that describes them. pip installs it without
+// building anything, and packing it needs no Python.
 // https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 
 const MODULES = 'npi_email_enrichment';
@@ -23,44 +22,27 @@ const OPTIONS = {
   compress: false,
 };
 
-const metadata = read('clients/python/METADATA');
-const [, version] = /^Version: (.+)$/m.exec(metadata.toString()) ?? [];
-const release = `${MODULES}-${version}`;
-
-/**
- * Returns the route that serves the Python package. pip needs its version in the file name.
- * @throws {OperatorProblem} if the package has not been built
- */
-export function pythonPackage(): ServerRoute {
-  const wheel = zip(contents());
-  return {
-    method: 'GET',
-    path: `/docs/${release}-py3-none-any.whl`,
-    options: { auth: false },
-    handler: async (request, h) =>
-      publishedFile('application/zip', await wheel)(request, h),
-  };
-}
+const wheel = await zip(contents());
+writePackage(PYTHON_PACKAGE, wheel);
 
 function read(path: string): Buffer {
-  return readFileSync(new URL(`../${path}`, import.meta.url));
+  return readFileSync(new URL(`../../${path}`, import.meta.url));
 }
 
 /** Returns the content of each file in the wheel, by its path. */
 function contents(): ReadonlyMap<string, Buffer> {
+  const [release] = PYTHON_PACKAGE.name.split('-py3');
   const about = `${release}.dist-info`;
   const files = new Map<string, Buffer>();
-  // The build writes this file and the synchronous modules.
-  readBuilt(`api/clients/python/${MODULES}/types.py`);
-  const folder = new URL(`../clients/python/${MODULES}/`, import.meta.url);
+  const folder = new URL(`../../api/clients/python/${MODULES}/`, import.meta.url);
   for (const name of readdirSync(folder).toSorted()) {
     const path = `${MODULES}/${name}`;
     if (/\.(?:py|typed|json)$/.test(name)) {
-      files.set(path, read(`clients/python/${path}`));
+      files.set(path, read(`api/clients/python/${path}`));
     }
   }
-  files.set(`${about}/licenses/LICENSE`, read('../LICENSE'));
-  files.set(`${about}/METADATA`, metadata);
+  files.set(`${about}/licenses/LICENSE`, read('LICENSE'));
+  files.set(`${about}/METADATA`, read('api/clients/python/METADATA'));
   files.set(`${about}/WHEEL`, Buffer.from(TAGS));
   const record = `${about}/RECORD`;
   const lines = [...files].map(recordOf);
