@@ -206,6 +206,12 @@ class Rollout {
    * For each build id, the number of consecutive steps in which no worker of the build was alive.
    */
   private readonly missed = new Map<string, number>();
+  /**
+   * If `begin` has given up, the build that was current then. Our version replaces it as soon as the
+   * server allows that, but not a build that became current later. Undefined until the next step
+   * reads it.
+   */
+  private replaces: string | null | undefined = null;
 
   constructor(options: RolloutOptions) {
     this.options = options;
@@ -227,6 +233,7 @@ class Rollout {
     const builds = await readBuilds(db, { namespace: this.namespace, taskQueue });
     this.countMissed(deployment.versions, builds);
     const { current } = deployment;
+    if (this.replaces === undefined) this.replaces = current;
     if (automatic && current !== version.buildId) {
       if (this.shouldTakeOver(deployment, builds, isBeginning)) {
         return await this.makeCurrent(deployment);
@@ -240,7 +247,10 @@ class Rollout {
     return true;
   }
 
-  /** Repeats the first step until it succeeds, or logs a warning if it does not succeed in time. */
+  /**
+   * Repeats the first step until it succeeds. If it does not succeed in time, logs a warning. Later
+   * steps then make the version current.
+   */
   async begin(signal?: AbortSignal): Promise<void> {
     const { log, version } = this.options;
     let err: unknown = null;
@@ -253,6 +263,7 @@ class Rollout {
       await setTimeout(BEGIN_MS);
     }
     if (signal?.aborted) return;
+    this.replaces = undefined;
     const { deploymentName: deployment, buildId } = version;
     log.warn({ err, deployment, version: buildId }, 'version not made current yet');
   }
@@ -276,7 +287,8 @@ class Rollout {
     isBeginning: boolean,
   ): boolean {
     if (current === null || this.isGivenUp(current)) return true;
-    return isBeginning && (own.activatedMs === 0 || !builds.has(current));
+    const isReplaced = isBeginning || current === this.replaces;
+    return isReplaced && (own.activatedMs === 0 || !builds.has(current));
   }
 
   private warnOfOther(current: string | null): void {

@@ -12,12 +12,13 @@ import { diagnose } from '../../db/doctor/doctor.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { freePort, LOOPBACK } from '../../deploy/ports.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
-import { versionOf } from '../../deploy/temporal/versions.ts';
+import { createRollout, versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { testSetting } from '../support/database.ts';
 import { tasksOf } from '../support/histories.ts';
 import { eventually, onceServed, RULES } from '../support/organization.ts';
 import { runProgram, workerProcesses } from '../support/programs.ts';
+import { quiet } from '../support/runtime.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { lockRows } from '../support/turns.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -291,6 +292,34 @@ test.serial(
     );
     t.is(await after(3), next.buildId);
     t.is(await after(1), old.buildId);
+  },
+);
+
+test.serial(
+  'a version that a slow server did not make current in time becomes current later',
+  async (t) => {
+    const stack = await startStack();
+    t.teardown(() => stack.stop());
+    const { workerDb: db, client, taskQueue } = stack;
+    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+    const version = await versionIn(stack, nextBundle);
+    const versioned = { version, isVersioned: true, automatic: true };
+    const rollout = createRollout({ db, client, log: quiet, taskQueue, ...versioned });
+    // The server does not know the version, because no worker polls for it.
+    await rollout.begin();
+    await workers.start(stack, {
+      WORKFLOW_BUNDLE: nextBundle,
+      WORKER_ROLLOUT: 'manual',
+    });
+    t.is(await current(stack), old.buildId);
+    await eventually(async () => {
+      await rollout.step();
+      return (await current(stack)) === version.buildId || null;
+    });
+    // An operator can go back to the other version.
+    await setCurrent(old);
+    await rollout.step();
+    t.is(await current(stack), old.buildId);
   },
 );
 
