@@ -7,7 +7,9 @@ import {
   parseArguments,
   STANDARD,
 } from './arguments.ts';
+import type { Connection } from './connection.ts';
 import { readContacts } from './contacts.ts';
+import { createCaller } from './http.ts';
 import {
   type Checked,
   type CheckResult,
@@ -85,6 +87,7 @@ async function start(args: readonly string[], summary: Summary): Promise<void> {
   }
   summary.npis = new Set(npis).size;
   summary.max_credits = summary.npis * PRICES[type];
+  if (connection) await warnIfKeyEnds(connection);
   if (connection && !isDryRun) {
     await run(contacts, given, { ...connection, type, maxCredits }, summary);
     return;
@@ -98,6 +101,16 @@ async function start(args: readonly string[], summary: Summary): Promise<void> {
   if (!isJson) {
     printCost(contacts, summary, PRICES[type]);
   }
+}
+
+/** Warns on stderr if the API key was replaced and will end. */
+async function warnIfKeyEnds(connection: Connection): Promise<void> {
+  const call = createCaller(connection);
+  const { response } = await call('/api/v1/credits');
+  const end = response.headers.get('x-api-key-expires');
+  if (end === null) return;
+  const text = `This API key was replaced and works until ${end}. Use the new key.`;
+  console.error(printable(text));
 }
 
 /** Counts the NPIs by what a submit with this requested type would lead to. */

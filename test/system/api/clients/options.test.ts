@@ -4,6 +4,7 @@ import test from 'ava';
 import clientPackage from '../../../../api/clients/typescript/package.json' with {
   type: 'json',
 };
+import { rotateKey } from '../../../../db/accounts/keys.ts';
 import {
   csvOf,
   ENRICH,
@@ -15,6 +16,7 @@ import {
 } from '../../../support/command.ts';
 import { startGateway, work } from '../../../support/customer.ts';
 import { fresh, temporaryFolder } from '../../../support/database.ts';
+import { BY, eventually } from '../../../support/organization.ts';
 import { startApi } from '../../../support/stack.ts';
 
 // Tests the options that decide where the command reads and writes.
@@ -137,6 +139,21 @@ test('with --json, the client prints a summary, also after an error', async (t) 
   });
   t.is(error.code, 'api_key_invalid');
   t.regex(error.request_id, /^[\w-]+$/);
+});
+
+test('the command says when the key ends, after it was replaced', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const { replaced } = await rotateKey(api.db, BY, client.keyId, 3_600_000);
+  const folder = await folderWith(t, csvOf(validNpisFrom(65_000, 1)));
+  const end = replaced.expiresAt?.toISOString();
+  const isWarned = async () => {
+    const { code, stderr } = await run(folder, [...ENRICH, '--force'], { client });
+    t.is(code, 0, stderr);
+    return stderr.includes(`This API key was replaced and works until ${end}. `);
+  };
+  // API processes remember a key for a second.
+  t.true(await eventually(isWarned));
 });
 
 test('a run prints no warning that SQLite is experimental, as in Node.js 22', async (t) => {
