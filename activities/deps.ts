@@ -17,15 +17,24 @@ import type { createRequiredVerifiers } from './verification/consult.ts';
 import type { Verifier } from './verification/verifiers/verifier.ts';
 import type { createPost } from './webhooks/post.ts';
 
-export type WorkflowState = 'open' | 'closed' | 'unknown';
+/**
+ * `completed`: the workflow returned its result. `ended`: it was terminated or canceled, failed, or
+ * timed out.
+ */
+export type WorkflowState = 'open' | 'completed' | 'ended' | 'unknown';
 
 /** The Temporal operations that activities use. Every one is safe to repeat. */
 export interface WorkflowControl {
   readonly namespace: string;
   /**
-   * Starts the batch workflow, or starts it again if it has closed. Does nothing if it is running.
+   * Starts the batch workflow. Does nothing if it is running.
+   * @param reuse with `ALLOW_DUPLICATE`, a workflow that has already closed is started again
+   * @throws {WorkflowExecutionAlreadyStartedError} with `REJECT_DUPLICATE`, if it has already closed
    */
-  startBatch(start: BatchStart): Promise<void>;
+  startBatch(
+    start: BatchStart,
+    reuse: 'REJECT_DUPLICATE' | 'ALLOW_DUPLICATE',
+  ): Promise<void>;
   /**
    * Starts the workflow of a delivery that is sent again. If a workflow of this delivery is still
    * running, replaces it.

@@ -92,12 +92,20 @@ const LOST: Partial<Record<RefusalCode, string>> = {
 function reportLoss(code: RefusalCode, info: Info, log: Logger): void {
   const what = LOST[code];
   if (what === undefined) return;
-  count('npe_lost_work_total', { what });
   // Empty for an activity that runs inside the workflow task.
   const organization_id = info.priority?.fairnessKey || undefined;
+  logLoss(log, { what, activity: info.activityType, organization_id });
+}
+
+/** Counts and logs work that PostgreSQL has lost. */
+export function logLoss(
+  log: Logger,
+  lost: Readonly<Record<string, string | undefined>> & { readonly what: string },
+): void {
+  count('npe_lost_work_total', { what: lost.what });
   log.error(
-    { what, activity: info.activityType, organization_id },
-    'PostgreSQL has lost work that a workflow continues; see deploy/runbooks/postgresql-restored.md',
+    lost,
+    'PostgreSQL has lost work that Temporal knows; see deploy/runbooks/postgresql-restored.md',
   );
 }
 

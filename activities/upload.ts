@@ -111,7 +111,7 @@ async function submitPart(deps: UploadDeps, part: NextPart): Promise<UploadStep>
       const step = await submitted(deps, part, batchId);
       if (!outcome.isAdmitted) return step;
       // If the process dies before the start, the reconciler's sweep starts the batch.
-      await deps.control.startBatch(outcome.start);
+      await deps.control.startBatch(outcome.start, 'ALLOW_DUPLICATE');
       await markStarted(db, batchId);
       return step;
     }

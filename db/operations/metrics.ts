@@ -35,7 +35,7 @@ for (const sandbox of ['true', 'false']) {
   }
 }
 
-for (const what of ['batch', 'request', 'delivery']) {
+for (const what of ['batch', 'request', 'delivery', 'result']) {
   count('npe_lost_work_total', { what }, 0);
 }
 

@@ -1,5 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
+import { WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import type { ActivityDeps } from '../../activities/deps.ts';
+import { logLoss } from '../../activities/failures.ts';
 import { logSettled, settleAndSignal } from '../../activities/settle.ts';
 import { DatabaseError } from '../../db/connection/errors.ts';
 import { noteUsedCredits } from '../../db/operations/stats.ts';
@@ -210,9 +212,15 @@ async function startBatches(
   });
 }
 
-async function start({ db, control }: ReconcilerDeps, batch: BatchStart): Promise<true> {
-  await control.startBatch(batch);
-  await markStarted(db, batch.batchId);
+async function start(deps: ReconcilerDeps, batch: BatchStart): Promise<true> {
+  try {
+    await deps.control.startBatch(batch, 'REJECT_DUPLICATE');
+  } catch (error) {
+    // The workflow was started and has closed, but PostgreSQL does not know that.
+    if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+    await restart(deps, batch);
+  }
+  await markStarted(deps.db, batch.batchId);
   return true;
 }
 
@@ -234,24 +242,50 @@ async function restartBatches(
 }
 
 /**
- * Starts one batch again. Before that, refunds each open request whose lookup workflow has closed,
- * because that means that an operator has ended the lookup. If Temporal does not know the lookup
- * workflow, its data was lost, and the new run of the batch starts the lookup again.
+ * Starts one batch again. The new run starts the lookups of its open requests again, because one of
+ * the servers has lost data: Temporal does not know the lookup workflow, or the workflow completed
+ * and PostgreSQL does not know the result. If the lookup workflow ended in another way, an operator
+ * has ended it, and the request is refunded.
  */
 async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean> {
   const { db, control } = deps;
   const { batchId } = batch;
   if ((await control.stateOf(batchId)) === 'open') return false;
+  const completed = new Set<string>();
   for (const { requestId, npi } of await listOpen(db, batchId)) {
-    if ((await control.stateOf(requestId)) !== 'closed') continue;
+    const state = await control.stateOf(requestId);
+    if (state === 'completed') completed.add(requestId);
+    if (state !== 'ended') continue;
     await settleAndSignal(
       deps,
       { requestId, batchId, npi, reason: 'lookup_lost' },
       'failed',
     );
   }
-  await control.startBatch(batch);
+  if (completed.size > 0) await reportLostResults(deps, batch, completed);
+  await control.startBatch(batch, 'ALLOW_DUPLICATE');
   return true;
+}
+
+/**
+ * Reports the requests whose result PostgreSQL has lost. A customer may have seen this result.
+ * @param completed requests whose lookup workflow has completed
+ */
+async function reportLostResults(
+  { db, log }: ReconcilerDeps,
+  { batchId, organizationId }: BatchStart,
+  completed: ReadonlySet<string>,
+): Promise<void> {
+  // The requests are listed again, because some may have been settled in the meantime.
+  for (const { requestId } of await listOpen(db, batchId)) {
+    if (!completed.has(requestId)) continue;
+    logLoss(log, {
+      what: 'result',
+      request_id: requestId,
+      batch_id: batchId,
+      organization_id: organizationId,
+    });
+  }
 }
 
 /** Starts the missing workflows of due deliveries. */

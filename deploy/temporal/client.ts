@@ -49,10 +49,8 @@ export function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
   return {
     namespace: client.options.namespace,
-    startBatch(start) {
-      return inTime(client, () =>
-        startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE'),
-      );
+    startBatch(start, reuse) {
+      return inTime(client, () => startBatch(client, taskQueue, start, reuse));
     },
     startDelivery(start) {
       return inTime(client, () => startDelivery(client, taskQueue, start));
@@ -97,13 +95,14 @@ export async function describeRun(client: Client, workflowId: string) {
 }
 
 /**
- * Returns the state of a workflow. The close time decides and not the status, because a workflow
- * that an operator has paused is still open.
+ * Returns the state of a workflow. The close time decides whether it is open and not the status,
+ * because a workflow that an operator has paused is still open.
  */
 async function stateOf(client: Client, workflowId: string): Promise<WorkflowState> {
   const run = await describeRun(client, workflowId);
   if (run === null) return 'unknown';
-  return run.closeTime ? 'closed' : 'open';
+  if (run.closeTime === undefined) return 'open';
+  return run.status.name === 'COMPLETED' ? 'completed' : 'ended';
 }
 
 /** Returns true if a workflow with this id is open. */

@@ -162,10 +162,12 @@ const PROGRAM = fileURLToPath(new URL('../../deploy/api.ts', import.meta.url));
 /**
  * Starts an API process.
  * @param settings environment variables in addition to those set here
+ * @param onLine receives each line of its log
  */
 export async function startApiProcess(
   databaseUrl: string,
   settings: Readonly<Record<string, string>> = {},
+  onLine?: (line: string) => void,
 ): Promise<ApiProcess> {
   const launchAt = (port: number) =>
     launch({
@@ -185,6 +187,7 @@ export async function startApiProcess(
         ...SITE_SETTINGS,
         ...settings,
       },
+      onLine,
     });
   const isReady = (_: ServerProcess, port: number) =>
     fetch(`http://${LOOPBACK}:${port}/healthz`).then(

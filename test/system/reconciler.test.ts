@@ -1,7 +1,11 @@
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Client, Connection } from '@temporalio/client';
+import {
+  Client,
+  Connection,
+  WorkflowExecutionAlreadyStartedError,
+} from '@temporalio/client';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import { pino } from 'pino';
@@ -618,6 +622,38 @@ test.serial('the reconciler continues after an outage of PostgreSQL', async (t) 
   await overdue(db, organization, [npiOf(1)]);
   await refunded(db, organization, 2);
   t.pass();
+});
+
+test('a result that PostgreSQL has lost is reported, and looked up again', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 10);
+  // A failover may also lose the note that a workflow was started.
+  const noted = await submitAccepted(db, organization, { npis: [npiOf(0), npiOf(1)] });
+  await query(db, sql`update batches set started_at = now() - interval '1 minute'`);
+  const forgotten = await submitAccepted(db, organization, { npis: [npiOf(2)] });
+  const terminated = noted.requestIds[1];
+  const lines: string[] = [];
+  const again: string[] = [];
+  const control: WorkflowControl = {
+    ...temporalAway(t),
+    stateOf: async (id) => (id === terminated ? 'ended' : 'completed'),
+    signalBatch: async () => {},
+    startBatch: async ({ batchId }, reuse) => {
+      if (reuse === 'ALLOW_DUPLICATE') return void again.push(batchId);
+      throw new WorkflowExecutionAlreadyStartedError('closed', batchId, 'enrichBatch');
+    },
+  };
+  const error = createLog('test', 'error', { write: (line) => lines.push(line) });
+  const sweep = { startAfterMs: 0, checkEveryMs: 30_000 };
+  const deps = { db, log: error, control, rules: { ...WORKER_RULES, sweep } };
+  await tendWorkflows(deps, new AbortController().signal);
+  t.deepEqual(again.sort(), [noted.batchId, forgotten.batchId].sort());
+  const reported = lines.map((line) => JSON.parse(line) as Record<string, string>);
+  t.deepEqual(
+    reported.map(({ what, request_id }) => [what, request_id]).sort(),
+    [noted.requestIds[0], forgotten.requestIds[0]].map((id) => ['result', id]).sort(),
+  );
+  t.like(await balanceOf(db, organization.organizationId), { available: 8, held: 2 });
 });
 
 test('after an outage of Temporal, the reconciler starts webhooks without a workflow', async (t) => {
