@@ -179,7 +179,8 @@ async function restore(scene: Scene): Promise<Ended> {
     'archive_mode = on',
     `archive_command = 'cp %p ${archive}/%f'`,
   ]);
-  defer(() => primary.stop());
+  let server: { stop(): Promise<void> } = primary;
+  defer(() => server.stop());
   const ended = await startUnderLoad(scene, primary);
   const { service, clients } = ended;
   const dataDir = join(folder, 'restored');
@@ -199,7 +200,7 @@ async function restore(scene: Scene): Promise<Ended> {
   await primary.stop();
   console.log(`archived: ${(await readdir(archive)).length} files`);
   const restored = await step('recovery', () => startPostgres({ dataDir }));
-  defer(() => restored.stop());
+  server = restored;
   await withSql(restored.url, (sql) =>
     eventually(async () => {
       const [row] = await sql`select pg_is_in_recovery() as recovering`;

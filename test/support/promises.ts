@@ -49,9 +49,8 @@ type Response = { readonly status: number; readonly json: unknown } | null;
 
 /**
  * Clients that submit, poll, and receive webhooks without a pause, and write down each promise that
- * the service makes. Every third submit repeats NPIs that are already found, so its batch is
- * completed at once and has no workflow. Careful clients repeat a submit without a 202 with the same
- * `Idempotency-Key`.
+ * the service makes. Every third submit repeats NPIs that are already final, so that some requests
+ * are replays. A submit without a 202 is repeated with the same `Idempotency-Key`.
  */
 export class Clients {
   readonly #baseUrl: string;

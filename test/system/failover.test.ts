@@ -46,7 +46,7 @@ test('after a failover that loses batches, each of them is reported', async (t) 
   );
   t.log(account);
   t.true(account.lost.length > 0);
-  // A batch of repeated NPIs has no workflow, so only the API's log names it.
+  // Only the API's log names a bulk that waited for its turn, because it had no workflow yet.
   t.true(byDoctor > 0);
   t.true(lostWork > 0);
   t.deepEqual(otherFindings, []);
