@@ -13,6 +13,9 @@ import {
 // Kills PostgreSQL under load and promotes a standby that lags. The service goes on by itself, and
 // each accepted batch that is lost is reported.
 
+/** The number of batches between two steps. */
+const BATCHES = 12;
+
 test('after a failover that loses batches, each of them is reported', async (t) => {
   t.timeout(900_000);
   const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
@@ -28,16 +31,16 @@ test('after a failover that loses batches, each of them is reported', async (t) 
   const service = await startWholeService({ primary, temporalAddress, defer });
   const clients = new Clients(service.api.url, service.stack.receiver);
   clients.start(await openClients(service));
-  await clients.more(20);
+  await clients.more(BATCHES);
   standby.lag();
-  await clients.more(20);
+  await clients.more(BATCHES);
 
   process.kill(primary.pid, 'SIGKILL');
   await primary.exited;
   await clients.moreResponses(/503/);
   await standby.promote();
   service.moveTo(standby);
-  await clients.more(20);
+  await clients.more(BATCHES);
   await clients.stop();
 
   const { account, byDoctor, lostWork, otherFindings, unseen } = await compare(
