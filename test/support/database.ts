@@ -1,8 +1,9 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
+import { chmodSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
 import type { TestFn } from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { type Database, openDatabase } from '../../db/connection/client.ts';
@@ -89,6 +90,22 @@ export async function openTestDatabase(): Promise<TestDatabase> {
 export async function openEmptyDatabase(): Promise<TestDatabase> {
   const { create, ...database } = nameDatabase();
   await create(async () => 'template0');
+  return database;
+}
+
+const DUMPS = new URL('../db/', import.meta.url);
+
+/** The versions of which record-dump.ts has recorded a database. */
+export const DUMPED: readonly string[] = readdirSync(DUMPS)
+  .filter((file) => file.endsWith('.sql.gz'))
+  .map((file) => file.slice(0, -'.sql.gz'.length));
+
+/** Like `openTestDatabase`, but with the recorded database of a version, without later migrations. */
+export async function openDump(version: string): Promise<TestDatabase> {
+  const database = await openEmptyDatabase();
+  const dump = gunzipSync(await readFile(new URL(`${version}.sql.gz`, DUMPS)));
+  // The dump changes the search path of its connection.
+  await withSql(database.url, (sql) => sql.unsafe(dump.toString()));
   return database;
 }
 
@@ -214,7 +231,7 @@ export async function travel(databaseUrl: string): Promise<Travel> {
       'select coalesce(frozen, pg_catalog.now()) + ahead from travel.clock';
     grant usage on schema travel to public;
     grant select on travel.clock to public;
-    alter database ${name} set search_path = travel, public, pg_catalog;
+    alter database ${name} set search_path = public, travel, pg_catalog;
     -- The trigger that refuses charges in the future runs as its owner, with its own search path.
     alter function require_charges() set search_path = travel, public, pg_catalog;`);
   return {

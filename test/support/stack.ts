@@ -46,6 +46,7 @@ import {
   openTestDatabase,
   SECRET_KEYS,
   SECRETS_KEY,
+  type TestDatabase,
   temporaryFolder,
   testSetting,
   travel,
@@ -124,6 +125,8 @@ export interface StackOptions extends Partial<ApiConfig> {
   readonly time?: SkippedTime;
   /** True if the test sets PostgreSQL's clock with the stack's `clock`. */
   readonly travels?: boolean;
+  /** A migrated database to use instead of a new one. It stays when the stack stops. */
+  readonly database?: TestDatabase;
 }
 
 const API_KEY = 'test-rocketreach-key';
@@ -269,6 +272,7 @@ export async function startStack(options: StackOptions = {}) {
     elsewhere,
     time,
     travels = false,
+    database,
     ...settings
   } = others;
   const log = logOf(onLog);
@@ -282,7 +286,7 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => environment.teardown());
   const { address, client } = environment;
   const dir = temporaryFolder((remove) => opened.defer(remove));
-  const { db, url: databaseUrl } = opened.use(await openTestDatabase());
+  const { db, url: databaseUrl } = database ?? opened.use(await openTestDatabase());
   if (time) opened.defer(await time.lead(databaseUrl));
   const clock = travels ? await travel(databaseUrl) : null;
   opened.defer(() => clock?.stop());

@@ -5,6 +5,7 @@ import { contactsIn, tableOf } from '../../api/files/table.ts';
 import type { Database } from '../../db/connection/client.ts';
 import { cutPart } from '../../db/uploads/parts.ts';
 import { createUpload, startUpload } from '../../db/uploads/uploads.ts';
+import type { RequestedType } from '../../db/words.ts';
 import { type Organization, WORKER_RULES } from './organization.ts';
 import { NO_TEMPORAL, quiet } from './runtime.ts';
 import { ordinaryNpis } from './vendors.ts';
@@ -19,6 +20,7 @@ export async function startedUpload(
   npis: readonly string[],
   note = '',
   notifyEmail: string | null = null,
+  requestedType: RequestedType = 'any',
 ): Promise<string> {
   const rows = npis.map((npi) => `${npi},${note}`);
   const file = {
@@ -31,7 +33,6 @@ export async function startedUpload(
   const table = tableOf(file.fileName, readCsv(file.fileName, file.content));
   const outline = outlineOf(contactsIn(table, 0));
   const { fileName } = file;
-  const requestedType = 'any';
   const chosen = {
     npiColumn: 0,
     requestedType,
