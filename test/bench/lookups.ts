@@ -34,7 +34,7 @@ export async function timeLookups(
 }
 
 /** Waits for a batch by polls that wait, which cost next to nothing. */
-export async function batchCompleted(
+async function batchCompleted(
   client: ApiClient,
   batchId: string,
 ): Promise<EnvelopeResponse> {
