@@ -232,8 +232,9 @@ export async function travel(databaseUrl: string): Promise<Travel> {
     grant usage on schema travel to public;
     grant select on travel.clock to public;
     alter database ${name} set search_path = public, travel, pg_catalog;
-    -- The trigger that refuses charges in the future runs as its owner, with its own search path.
-    alter function require_charges() set search_path = travel, public, pg_catalog;`);
+    -- These run as their owner, with their own search path.
+    alter function require_charges() set search_path = travel, public, pg_catalog;
+    alter function forget_sandbox set search_path = travel, public, pg_catalog;`);
   return {
     async advance(ms) {
       await admin`update travel.clock set ahead = ahead + make_interval(secs => ${ms / 1000})`;
