@@ -30,9 +30,9 @@ const CARRIED = journal.entries.map((entry) => entry.when);
 const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
 
 const OTHER_HISTORY =
-  'the database was made by other migrations than those of db/migrations, or one of them has ' +
-  'changed since; use an empty database, or, if it belongs to the local stack, delete the folder ' +
-  '.local with all its data and start again';
+  'the migrations of this database differ from those of db/migrations; migrate from an unchanged ' +
+  'copy of the release, or, if the database belongs to the local stack, delete the folder .local ' +
+  'with all its data and start again';
 
 /**
  * The oldest major version of PostgreSQL that has the features that the migrations use, such as

@@ -242,10 +242,9 @@ async function restartBatches(
 }
 
 /**
- * Starts one batch again. The new run starts the lookups of its open requests again, because one of
- * the servers has lost data: Temporal does not know the lookup workflow, or the workflow completed
- * and PostgreSQL does not know the result. If the lookup workflow ended in another way, an operator
- * has ended it, and the request is refunded.
+ * Starts one batch again, because Temporal or PostgreSQL has lost data. The new run looks up the
+ * open requests again. If a lookup workflow was ended by an operator, its request is refunded
+ * instead.
  */
 async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean> {
   const { db, control } = deps;

@@ -207,11 +207,11 @@ class Rollout {
    */
   private readonly missed = new Map<string, number>();
   /**
-   * If `begin` has given up, the build that was current then. Our version replaces it as soon as the
-   * server allows that, but not a build that became current later. Undefined until the next step
-   * reads it.
+   * The build that was current when `begin` gave up. Later steps may replace only this build,
+   * because an operator may have chosen another one since. Null if `begin` has not given up, and
+   * undefined until the step after that reads the build.
    */
-  private replaces: string | null | undefined = null;
+  private replaceable: string | null | undefined = null;
 
   constructor(options: RolloutOptions) {
     this.options = options;
@@ -233,7 +233,7 @@ class Rollout {
     const builds = await readBuilds(db, { namespace: this.namespace, taskQueue });
     this.countMissed(deployment.versions, builds);
     const { current } = deployment;
-    if (this.replaces === undefined) this.replaces = current;
+    if (this.replaceable === undefined) this.replaceable = current;
     if (automatic && current !== version.buildId) {
       if (this.shouldTakeOver(deployment, builds, isBeginning)) {
         return await this.makeCurrent(deployment);
@@ -263,7 +263,7 @@ class Rollout {
       await setTimeout(BEGIN_MS);
     }
     if (signal?.aborted) return;
-    this.replaces = undefined;
+    this.replaceable = undefined;
     const { deploymentName: deployment, buildId } = version;
     log.warn({ err, deployment, version: buildId }, 'version not made current yet');
   }
@@ -287,7 +287,7 @@ class Rollout {
     isBeginning: boolean,
   ): boolean {
     if (current === null || this.isGivenUp(current)) return true;
-    const isReplaced = isBeginning || current === this.replaces;
+    const isReplaced = isBeginning || current === this.replaceable;
     return isReplaced && (own.activatedMs === 0 || !builds.has(current));
   }
 

@@ -23,7 +23,7 @@ interface Accepted {
   readonly npis: readonly string[];
 }
 
-/** The promises that the service made to its clients, and the number of those that it broke. */
+/** The promises that the service made to its clients, and those that it broke. */
 export interface Account {
   /** Responses by method, status, and code of the problem. */
   readonly responses: Readonly<Record<string, number>>;

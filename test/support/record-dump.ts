@@ -70,11 +70,11 @@ const PEOPLE = SAMPLE_NPIS.filter(
 /** NPIs that are not in NPPES, each used once. */
 const STRANGERS = ordinaryNpis('found', 400, 5000).values();
 
-/** Finds the addresses of strangers, and what a scenario scripts. */
+/** A vendor that finds addresses of strangers, unless a scenario scripts another response. */
 const finder = createScriptedVendor('finder');
-/** Charges for a repeated request. */
+/** A vendor that charges for a repeated request. */
 const costly = { ...createScriptedVendor('costly'), repeatIsFree: false };
-/** Allows one call per minute. */
+/** A vendor that allows one call per minute. */
 const slow = createScriptedVendor('slow');
 
 /** Returns an NPI for which the finder has a response; by default, a valid address. */
@@ -92,7 +92,7 @@ interface World {
   readonly polls: { readonly apiKey: string; readonly path: string }[];
 }
 
-/** Remembers to record the response to a poll of a batch. */
+/** Notes a batch whose poll is recorded. */
 function note({ polls }: World, { apiKey }: Organization, batchId: string): string {
   polls.push({ apiKey, path: `/api/v1/batch/${batchId}` });
   return batchId;

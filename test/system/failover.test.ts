@@ -16,7 +16,7 @@ import {
 /** The number of batches between two steps. */
 const BATCHES = 12;
 
-test('after a failover that loses batches, each of them is reported', async (t) => {
+test('each batch that a failover loses is reported', async (t) => {
   t.timeout(900_000);
   const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
   const folder = temporaryFolder(t.teardown);

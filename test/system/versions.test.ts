@@ -296,7 +296,7 @@ test.serial(
 );
 
 test.serial(
-  'a version that a slow server did not make current in time becomes current later',
+  'a version becomes current later if Temporal was too slow at its start',
   async (t) => {
     const stack = await startStack();
     t.teardown(() => stack.stop());

@@ -27,9 +27,9 @@ const LARGE = 20;
 const LARGE_LIMIT = 2000;
 const USUAL_LIMIT = 100;
 const MEAN_NPIS = 6;
-/** The share of NPIs of which an email was found before, for some customer. */
+/** The share of NPIs for which an email was found before. */
 const KNOWN_SHARE = 0.2;
-/** So small that the rate limit stops the flood, not only our capacity. */
+/** Small, so that the flood also reaches the rate limit. */
 const FLOOD_BULK = 12;
 const POLL_MS = 2000;
 /** A customer gives up a request after this time. */
@@ -73,7 +73,7 @@ export class Market {
   readonly #random: () => number;
   readonly #customers: readonly Customer[];
   readonly #weights: readonly number[];
-  /** NPIs of which an email was found, for some customer. */
+  /** NPIs for which an email was found. */
   readonly #found: string[] = [];
   /** All that customers are doing. */
   readonly #open = new Set<Promise<void>>();

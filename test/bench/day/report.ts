@@ -138,7 +138,7 @@ export async function printFairness(
   );
 }
 
-/** Prints how often customers saw something else than success, by phase. */
+/** Prints how often customers saw an error, by phase. */
 export function printErrors(world: World, { calls }: Books, phases: Phases): void {
   console.log('\nERRORS that customers saw (0: no response)');
   const errors = calls.filter(({ status }) => status === 0 || status >= 400);

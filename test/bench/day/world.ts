@@ -29,7 +29,7 @@ import { childrenOf } from './usage.ts';
 // The servers of the simulated day: the real programs of the service as processes, and simulated
 // vendors and receivers in this process, over real sockets.
 
-/** From the primary's death to the promotion, as long as the software that decides on it may take. */
+/** The time from the primary's death to the promotion. Failover software may need this long. */
 const NOTICE_MS = 5000;
 /** The schedule of deliveries. It is short, so that they fail before the day ends. */
 export const WEBHOOK_SCHEDULE = '0s,1s,5s,20s,40s';

@@ -97,7 +97,7 @@ for (const version of DUMPED) {
       // The recorded receiver had another port.
       await sql`update batches set webhook_url = ${`${stack.receiver.url}/upgraded`} where webhook_url is not null`;
       await sql`update organizations set requests_per_minute = 100`;
-      // Everything is overdue now, or due.
+      // Now all open work is due or overdue.
       await clock.advance(2 * HOUR);
       await stack.startWorker();
       await eventually(async () => {
