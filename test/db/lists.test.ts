@@ -45,8 +45,12 @@ test.before(async () => {
       insert into webhook_deliveries (id, batch_id, organization_id, state, created_at, decided_at)
       select 'msg_' || right(id, 26), id, organization_id, case when right(id, 26)::int % 5000 = 0 then 'failed' else 'delivered' end,
              created_at, created_at from batches`;
+    // Other organizations have entries in between, so that neighbors in the index are not neighbors in
+    // the table.
     await tx`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
-      select organization_id, id, 'hold', 1, accepted_at from requests order by id`;
+      select case when other = 0 then organization_id else 'org_' || lpad((other + hashtext(id) % 50)::text, 26, '0') end,
+             case when other = 0 then id else replace(id, 'req_', 'req_' || other) end, 'hold', 1, accepted_at
+        from requests, generate_series(0, 100, 50) other order by id, other`;
   });
   await admin`vacuum analyze batches, requests, ledger_entries, webhook_deliveries`;
 });
