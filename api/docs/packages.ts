@@ -36,7 +36,8 @@ export function readReleased(name: string): Buffer | null {
 }
 
 /**
- * Returns each package by its name: the released ones, and those that were built from this code.
+ * Returns each package by its name: the released ones, and those of newer versions that were built
+ * from this code.
  * @throws {OperatorProblem} if they have not been built
  */
 export function readPackages(
@@ -47,7 +48,8 @@ export function readPackages(
     packages.set(name, read(`${RELEASED}/${name}`));
   }
   for (const { name, file } of built) {
-    packages.set(name, readBuilt(file));
+    // The bytes of a released version never change, because lockfiles have their hashes.
+    if (!packages.has(name)) packages.set(name, readBuilt(file));
   }
   return packages;
 }
