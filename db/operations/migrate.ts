@@ -30,9 +30,15 @@ const CARRIED = journal.entries.map((entry) => entry.when);
 const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
 
 const OTHER_HISTORY =
-  'the migrations of this database differ from those of db/migrations; migrate from an unchanged ' +
-  'copy of the release, or, if the database belongs to the local stack, delete the folder .local ' +
-  'with all its data and start again';
+  'the database was made by other migrations than those of db/migrations; use an empty database, ' +
+  'or, if it belongs to the local stack, delete the folder .local with all its data and start again';
+
+function otherText(tag: string): string {
+  return (
+    `the database ran another text of the migration ${tag} than that in db/migrations; run ` +
+    'migrate from an unchanged copy of the release'
+  );
+}
 
 /**
  * The oldest major version of PostgreSQL that has the features that the migrations use, such as
@@ -81,7 +87,7 @@ async function refuseOldServer(client: Sql): Promise<void> {
 }
 
 /**
- * Rejects a database that was made by other migrations, or by earlier texts of our files. Our
+ * Rejects a database that was made by other migrations, or by another text of one of our files. Our
  * migrations cannot upgrade such a database, but drizzle would try. drizzle stores the hash of each
  * migration that it applies, and never compares it.
  */
@@ -89,17 +95,18 @@ async function refuseOtherHistory(client: Sql): Promise<void> {
   const [noted] =
     await client`select to_regclass('drizzle.__drizzle_migrations') as name`;
   if (!noted?.name) return;
-  const files = readMigrationFiles({ migrationsFolder: FOLDER });
-  const times = files.map(({ folderMillis }) => folderMillis);
-  const hashes = files.map(({ hash }) => hash);
-  const [other] = await client`
-    select
-      from drizzle.__drizzle_migrations applied
-      left join unnest(${times}::bigint[], ${hashes}::text[]) carried (time, hash)
-        on carried.time = applied.created_at
-    having not bool_or(applied.created_at = ${Math.min(...CARRIED)})
-        or bool_or(applied.hash <> carried.hash)`;
-  if (other) throw new OperatorProblem(OTHER_HISTORY);
+  const applied = await client<{ hash: string; time: string }[]>`
+    select hash, created_at as time from drizzle.__drizzle_migrations`;
+  if (applied.length === 0) return;
+  const hashes = new Map(applied.map(({ hash, time }) => [Number(time), hash]));
+  if (!hashes.has(Math.min(...CARRIED))) throw new OperatorProblem(OTHER_HISTORY);
+  // A later release may have added migrations that we do not have.
+  for (const { hash, folderMillis } of readMigrationFiles({ migrationsFolder: FOLDER })) {
+    const ran = hashes.get(folderMillis);
+    if (ran === undefined || ran === hash) continue;
+    const entry = journal.entries.find(({ when }) => when === folderMillis);
+    throw new OperatorProblem(otherText(entry?.tag ?? ''));
+  }
 }
 
 async function grantRoles(client: Sql): Promise<void> {
