@@ -87,6 +87,8 @@ interface Deployment {
   readonly conflictToken: Uint8Array;
   /** The build of the current version, or null if no version is current. */
   readonly current: string | null;
+  /** When the current version was set. 0 if no version ever was current. */
+  readonly changedMs: number;
   readonly versions: readonly Version[];
 }
 
@@ -125,8 +127,10 @@ async function describe(
       activatedMs: optionalTsToMs(firstActivationTime) ?? 0,
     }),
   );
-  const current = info?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
-  return { conflictToken, current, versions };
+  const routing = info?.routingConfig;
+  const current = routing?.currentDeploymentVersion?.buildId ?? null;
+  const changedMs = optionalTsToMs(routing?.currentVersionChangedTime) ?? 0;
+  return { conflictToken, current, changedMs, versions };
 }
 
 /**
@@ -206,12 +210,7 @@ class Rollout {
    * For each build id, the number of consecutive steps in which no worker of the build was alive.
    */
   private readonly missed = new Map<string, number>();
-  /**
-   * The build that was current when `begin` gave up. Later steps may replace only this build,
-   * because an operator may have chosen another one since. Null if `begin` has not given up, and
-   * undefined until the step after that reads the build.
-   */
-  private replaceable: string | null | undefined = null;
+  private readonly startedMs = Date.now();
 
   constructor(options: RolloutOptions) {
     this.options = options;
@@ -233,7 +232,6 @@ class Rollout {
     const builds = await readBuilds(db, { namespace: this.namespace, taskQueue });
     this.countMissed(deployment.versions, builds);
     const { current } = deployment;
-    if (this.replaceable === undefined) this.replaceable = current;
     if (automatic && current !== version.buildId) {
       if (this.shouldTakeOver(deployment, builds, isBeginning)) {
         return await this.makeCurrent(deployment);
@@ -263,7 +261,6 @@ class Rollout {
       await setTimeout(BEGIN_MS);
     }
     if (signal?.aborted) return;
-    this.replaceable = undefined;
     const { deploymentName: deployment, buildId } = version;
     log.warn({ err, deployment, version: buildId }, 'version not made current yet');
   }
@@ -282,13 +279,16 @@ class Rollout {
   }
 
   private shouldTakeOver(
-    { current, own }: OwnDeployment,
+    { current, changedMs, own }: OwnDeployment,
     builds: Builds,
     isBeginning: boolean,
   ): boolean {
     if (current === null || this.isGivenUp(current)) return true;
-    const isReplaced = isBeginning || current === this.replaceable;
-    return isReplaced && (own.activatedMs === 0 || !builds.has(current));
+    const isNew = own.activatedMs === 0;
+    if (isBeginning) return isNew || !builds.has(current);
+    // `begin` did not succeed in time. A version that became current later must stay, because it is
+    // newer, or an operator chose it.
+    return isNew && changedMs < this.startedMs;
   }
 
   private warnOfOther(current: string | null): void {
