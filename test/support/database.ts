@@ -100,13 +100,70 @@ export const DUMPED: readonly string[] = readdirSync(DUMPS)
   .filter((file) => file.endsWith('.sql.gz'))
   .map((file) => file.slice(0, -'.sql.gz'.length));
 
-/** Like `openTestDatabase`, but with the recorded database of a version, without later migrations. */
+/**
+ * Matches a time of day in a dump, as PostgreSQL or JSON writes it, without the fraction of its
+ * second.
+ */
+const RECORDED_TIME = /(\d{4}-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)(?=(?:\.\d+)?(?:\+00|Z))/g;
+
+/** Sums usage by day again, because the days of moved requests may have changed. */
+const SUM_USAGE = `
+  delete from public.daily_usage;
+  insert into public.daily_usage (
+    organization_id, day, requested_type, found, replayed, not_found, failed, credits_charged)
+  select organization_id, (settled_at at time zone 'UTC')::date, requested_type,
+         count(*) filter (where credits_used > 0), count(*) filter (where replayed),
+         count(*) filter (where status = 'not_found'), count(*) filter (where status = 'failed'),
+         sum(credits_used)
+    from public.requests
+   where settled_at is not null
+   group by 1, 2, 3`;
+
+/**
+ * Like `openTestDatabase`, but with the recorded database of a version, without later migrations.
+ * All its times are moved, as if it had been recorded just now. Days without a time stay.
+ */
 export async function openDump(version: string): Promise<TestDatabase> {
   const database = await openEmptyDatabase();
-  const dump = gunzipSync(await readFile(new URL(`${version}.sql.gz`, DUMPS)));
+  const file = await readFile(new URL(`${version}.sql.gz`, DUMPS));
+  const dump = moveToNow(gunzipSync(file).toString());
   // The dump changes the search path of its connection.
-  await withSql(database.url, (sql) => sql.unsafe(dump.toString()));
+  await withSql(database.url, (sql) => sql.unsafe(dump + SUM_USAGE));
   return database;
+}
+
+function moveToNow(dump: string): string {
+  const [, recordedAt = ''] = dump.match(/^-- Recorded at (.+)$/m) ?? [];
+  // Only whole seconds are added, so the fractions of seconds stay as they are.
+  const seconds = Math.floor((Date.now() - Date.parse(recordedAt)) / 1000);
+  return dump.replaceAll(RECORDED_TIME, (_, day, separator, time) => {
+    const moved = new Date(Date.parse(`${day}T${time}Z`) + seconds * 1000).toISOString();
+    return moved.slice(0, 10) + separator + moved.slice(11, 19);
+  });
+}
+
+/** Counts what is not final yet. */
+export async function readOpen(sql: Sql) {
+  const [open = { requests: 0, jobs: 0, deliveries: 0, uploads: 0 }] = await sql<
+    { requests: number; jobs: number; deliveries: number; uploads: number }[]
+  >`
+    select (select count(*)::int from requests where settled_at is null) as requests,
+           (select count(*)::int from vendor_attempts where state = 'pending') as jobs,
+           (select count(*)::int from webhook_deliveries where state = 'pending') as deliveries,
+           (select count(*)::int from uploads
+             where started_at is not null and submitted_at is null and stop_reason is null) as uploads`;
+  return open;
+}
+
+/** @throws {Error} if a recorded database has too little open work for a test of upgrades */
+export async function requireOpenWork(sql: Sql): Promise<void> {
+  const open = await readOpen(sql);
+  const { requests, jobs, deliveries, uploads } = open;
+  if (requests > 40 && jobs === 1 && deliveries > 1 && uploads === 1) return;
+  throw new Error(
+    'a recorded database must have more than 40 open requests, one open job of a vendor, ' +
+      `two open deliveries, and one open upload, but has ${JSON.stringify(open)}`,
+  );
 }
 
 /** Returns a database that `create` creates later. Its pools connect at their first query. */

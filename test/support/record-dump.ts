@@ -26,7 +26,12 @@ import {
 } from '../../deploy/local/sim/people.ts';
 import { main } from '../../deploy/main.ts';
 import { startUpload } from '../../workflows/starts.ts';
-import { openTestDatabase, type TestDatabase, temporaryFolder } from './database.ts';
+import {
+  openTestDatabase,
+  requireOpenWork,
+  type TestDatabase,
+  temporaryFolder,
+} from './database.ts';
 import { CLINICIAN_HEADER, clinicianLine, clinicianRow } from './employers.ts';
 import { npi, personRow, writeMember } from './nppes.ts';
 import { operatorOn, spawnOperator, WHY } from './operator.ts';
@@ -451,21 +456,25 @@ async function leaveOpen(world: World, stack: Stack) {
 /** Records the responses to the polls in a schema of the dump. */
 async function recordPolls({ database: { sql }, polls }: World, baseUrl: string) {
   await sql`create schema recorded`;
-  await sql`create table recorded.polls (api_key text, path text, at timestamptz, response text)`;
+  await sql`create table recorded.polls (api_key text, path text, response text)`;
   for (const { apiKey, path } of polls) {
     const response = await fetch(baseUrl + path, { headers: { 'x-api-key': apiKey } });
     if (!response.ok) throw new Error(`${path} had the status ${response.status}`);
-    const row = {
-      api_key: apiKey,
-      path,
-      at: new Date(),
-      response: await response.text(),
-    };
+    const row = { api_key: apiKey, path, response: await response.text() };
     await sql`insert into recorded.polls ${sql(row)}`;
   }
 }
 
-/** Returns the dump as statements that any client of PostgreSQL can run. */
+/**
+ * Matches commands of psql, which begin with a backslash, and a setting that the oldest supported
+ * PostgreSQL does not have.
+ */
+const NOT_PORTABLE = /^(?:\\|SET transaction_timeout\b).*\n/gm;
+
+/**
+ * Returns the dump as statements that any client can run on any supported PostgreSQL. Its first line
+ * is the time from which `openDump` moves the times.
+ */
 async function dumpOf(url: string, folder: string): Promise<string> {
   const program = join(await TOOLS.postgresqlClients(), 'pg_dump');
   const file = join(folder, 'dump.sql');
@@ -477,8 +486,8 @@ async function dumpOf(url: string, folder: string): Promise<string> {
   ];
   const { code, output } = await run(program, [...options, `--file=${file}`, url], {});
   if (code !== 0) throw new Error(`pg_dump failed: ${output}`);
-  // Lines with a backslash are commands of psql.
-  return (await readFile(file, 'utf8')).replaceAll(/^\\.*\n/gm, '');
+  const statements = (await readFile(file, 'utf8')).replaceAll(NOT_PORTABLE, '');
+  return `-- Recorded at ${new Date().toISOString()}\n${statements}`;
 }
 
 /** Fills a database. @returns its dump */
@@ -521,6 +530,7 @@ async function record(): Promise<string> {
   opened.defer(() => later.stop());
   await leaveOpen(world, later);
   await recordPolls(world, later.baseUrl);
+  await requireOpenWork(database.sql);
   return await dumpOf(database.url, folder);
 }
 

@@ -1,29 +1,43 @@
-import { randomBytes } from 'node:crypto';
 import test from 'ava';
 import type { Sql } from 'postgres';
-import { asRole, DUMPED, openDump, testSetting, travel } from '../../support/database.ts';
+import { startTemporal } from '../../../deploy/local/temporal.ts';
+import { TASK_QUEUE } from '../../../workflows/messages.ts';
+import {
+  asRole,
+  DUMPED,
+  openDump,
+  readOpen,
+  requireOpenWork,
+  testSetting,
+  travel,
+} from '../../support/database.ts';
 import { auditLedger } from '../../support/ledger.ts';
 import { type EnvelopeResponse, eventually, RULES } from '../../support/organization.ts';
 import { runProgram } from '../../support/programs.ts';
 import { startStack } from '../../support/stack.ts';
+import {
+  createScriptedVendor,
+  foundStep,
+  type ScriptedVendor,
+} from '../../support/vendors.ts';
 
 // Upgrades the recorded database of each release (record-dump.ts), and settles its open work. Its
 // Temporal is lost, so the sweep starts the workflows again.
 
-const HOUR = 3_600_000;
+const MINUTE = 60_000;
+const HOUR = 60 * MINUTE;
 
 /** A poll before the dump was made, and its response. */
 interface Poll {
   readonly apiKey: string;
   readonly path: string;
-  readonly at: Date;
   readonly response: string;
 }
 
 /** Removes the recorded polls from the dump, and returns them. */
 async function takePolls(sql: Sql): Promise<Poll[]> {
   const polls = await sql<Poll[]>`
-    select api_key as "apiKey", path, at, response from recorded.polls`;
+    select api_key as "apiKey", path, response from recorded.polls`;
   await sql`drop schema recorded cascade`;
   return [...polls];
 }
@@ -56,15 +70,29 @@ function settlementsOf({ entries }: Money): Map<string, number> {
   return settlements;
 }
 
-/** Counts what is not final yet. */
-async function readOpen(sql: Sql) {
-  const [open] = await sql<{ requests: number; deliveries: number; uploads: number }[]>`
-    select (select count(*)::int from requests where settled_at is null) as requests,
-           (select count(*)::int from webhook_deliveries where state = 'pending') as deliveries,
-           (select count(*)::int from uploads
-             where started_at is not null and submitted_at is null and stop_reason is null) as uploads`;
-  return open;
+/**
+ * Scripts the responses for the open work. The recorded job ends, and most requests without a lookup
+ * are found. The upload's NPIs are not found. One request has no result before its deadline.
+ * @returns the NPI of the job, and the NPI without a result
+ */
+async function scriptOpenWork(sql: Sql, finder: ScriptedVendor) {
+  const [job] = await sql<{ npi: string }[]>`
+    select npi from lookups where id in (
+      select lookup_id from vendor_attempts where state = 'pending')`;
+  const [late, ...waiting] = await sql<{ npi: string }[]>`
+    select npi from requests where settled_at is null and lookup_id is null order by id`;
+  if (!job || !late) throw new Error('no job or no waiting request was recorded');
+  for (const { npi } of [job, ...waiting]) finder.script(npi, () => foundStep(npi));
+  finder.script(late.npi, () => ({
+    kind: 'pending',
+    jobRef: 'late',
+    pollAfterMs: 10 * MINUTE,
+  }));
+  return { job: job.npi, late: late.npi };
 }
+
+const countOf = ({ entries }: Money, kind: string) =>
+  entries.filter((entry) => entry.kind === kind).length;
 
 for (const version of DUMPED) {
   test.serial(
@@ -78,35 +106,49 @@ for (const version of DUMPED) {
       const migrated = await runProgram('migrate', [], { env: { DATABASE_URL: url } });
       t.is(migrated.code, 0, migrated.stderr);
 
-      // The clock begins at the time of the dump, so that nothing is overdue or too old yet.
       const clock = await travel(url);
       t.teardown(() => clock.stop());
-      await clock.advance((polls[0]?.at.getTime() ?? 0) - Date.now());
-      const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
-      const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
-      const elsewhere = { temporalAddress, taskQueue };
-      const stack = await startStack({ database, elsewhere });
+      // The ids of workflows are the recorded ones, so each run needs a new Temporal.
+      const cli = testSetting('TEST_TEMPORAL_CLI');
+      const temporal = await startTemporal({ cli, namespace: 'default' });
+      t.teardown(() => temporal.stop());
+      const elsewhere = { temporalAddress: temporal.address, taskQueue: TASK_QUEUE };
+      // The recorder's vendors have these ids.
+      const finder = createScriptedVendor('finder');
+      const providers = [finder, createScriptedVendor('slow')];
+      const stack = await startStack({ database, elsewhere, providers });
       t.teardown(() => stack.stop());
       for (const one of polls)
         t.is(await poll(stack.baseUrl, one), one.response, one.path);
 
-      const { deliveries = 0, uploads = 0 } = (await readOpen(sql)) ?? {};
-      t.true(deliveries > 1 && uploads === 1);
-      const openAtFirst = [...settlementsOf(before)].filter(([, count]) => count === 0);
-      t.true(openAtFirst.length > 40);
+      await requireOpenWork(sql);
+      const { job, late } = await scriptOpenWork(sql, finder);
       // The recorded receiver had another port.
       await sql`update batches set webhook_url = ${`${stack.receiver.url}/upgraded`} where webhook_url is not null`;
       await sql`update organizations set requests_per_minute = 100`;
-      // Now all open work is due or overdue.
-      await clock.advance(2 * HOUR);
+      // The recorded job is due in ten minutes.
+      await sql`update vendor_attempts set next_poll_at = polled_at where state = 'pending'`;
       await stack.startWorker();
       await eventually(async () => {
         await stack.reconcile();
-        const open = Object.values((await readOpen(sql)) ?? {});
-        return open.every((one) => one === 0) || null;
+        const { requests, uploads } = await readOpen(sql);
+        return (requests === 1 && uploads === 0) || null;
+      });
+      t.true(finder.asked(job, 'poll') > 0);
+      t.is(finder.asked(job, 'submit'), 0);
+      // Now the request without a result is overdue, and the delivery that failed is due.
+      await clock.advance(2 * HOUR);
+      await eventually(async () => {
+        await stack.reconcile();
+        const { requests, deliveries, uploads } = await readOpen(sql);
+        return requests + deliveries + uploads === 0 || null;
       });
 
       const after = await readMoney(sql);
+      t.true(countOf(after, 'charge') > countOf(before, 'charge') + 20);
+      t.true(countOf(after, 'release') > countOf(before, 'release') + 3);
+      const [overdue] = await sql`select reason from requests where npi = ${late}`;
+      t.is(overdue?.reason, 'deadline');
       const known = new Set(before.entries.map(({ id }) => id));
       t.deepEqual(
         after.entries.filter(({ id }) => known.has(id)),
@@ -129,8 +171,8 @@ for (const version of DUMPED) {
       const doctor = await runProgram('operator', ['doctor'], {
         env: {
           DATABASE_URL: asRole(url, 'operator'),
-          TEMPORAL_ADDRESS: temporalAddress,
-          TASK_QUEUE: taskQueue,
+          TEMPORAL_ADDRESS: temporal.address,
+          TASK_QUEUE,
         },
       });
       t.is(doctor.code, 0, doctor.stdout);
