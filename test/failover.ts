@@ -131,7 +131,7 @@ async function synchronous(scene: Scene): Promise<Ended> {
   await primary.exited;
   await step('customers notice', () => clients.moreResponses(/503/));
   await step('promotion', () => standby.promote());
-  service.moveTo(standby);
+  await service.moveTo(standby, clients);
   await step('load', () => clients.more(BATCHES));
   return ended;
 }
@@ -209,7 +209,7 @@ async function restore(scene: Scene): Promise<Ended> {
       return row?.recovering ? null : true;
     }),
   );
-  service.moveTo(restored);
+  await service.moveTo(restored, clients);
   await step('migrate', () =>
     runProgram('migrate', [], { env: { DATABASE_URL: service.stack.databaseUrl } }),
   );

@@ -23,6 +23,12 @@ interface Accepted {
   readonly npis: readonly string[];
 }
 
+interface Changed {
+  readonly requestId: string;
+  readonly seen: string;
+  readonly now: string;
+}
+
 /** The promises that the service made to its clients, and those that it broke. */
 export interface Account {
   /** Responses by method, status, and code of the problem. */
@@ -34,8 +40,10 @@ export interface Account {
   readonly lost: readonly string[];
   /** Final results that a client saw, by poll or webhook. */
   readonly results: number;
-  /** Results of batches that still exist, with another outcome than the client saw. */
-  readonly changed: readonly string[];
+  /** Requests of batches that still exist, with another outcome than the client saw. */
+  readonly changed: readonly Changed[];
+  /** Requests that a server with fewer changes had open, although a client had seen their result. */
+  readonly reopened: readonly string[];
   readonly webhooks: number;
   /** Webhooks that came again, with the `webhook-id` of an earlier one. */
   readonly repeated: number;
@@ -59,6 +67,7 @@ export class Clients {
   readonly #accepted = new Map<string, Accepted>();
   /** Outcomes of final requests, as the client first saw them. */
   readonly #results = new Map<string, string>();
+  readonly #reopened: string[] = [];
   #working: Promise<unknown> = Promise.resolve();
   #isRunning = false;
   #lastAccepted = 0;
@@ -99,6 +108,15 @@ export class Clients {
   }
 
   /**
+   * Notes which results the next server has lost. No client may reach that server yet.
+   * @param open the requests that are open on that server
+   */
+  noteReopened(open: readonly string[]): void {
+    this.#noteWebhooks();
+    this.#reopened.push(...open.filter((id) => this.#results.has(id)));
+  }
+
+  /**
    * Waits until all accepted batches are completed or unknown, and their webhooks received. Returns
    * which promises are kept.
    */
@@ -106,7 +124,7 @@ export class Clients {
     // Webhooks are promises too, even those about batches that are lost.
     this.#noteWebhooks();
     const lost: string[] = [];
-    const changed: string[] = [];
+    const changed: Changed[] = [];
     const requests: string[] = [];
     let charged = 0;
     for (const [batchId, { client }] of this.#accepted) {
@@ -119,8 +137,9 @@ export class Clients {
       for (const one of envelope.data) {
         requests.push(one.request_id);
         const seen = this.#results.get(one.request_id);
-        if (seen === undefined || seen === outcomeOf(one)) continue;
-        changed.push(`${one.request_id}: ${seen}, now ${outcomeOf(one)}`);
+        const now = outcomeOf(one);
+        if (seen === undefined || seen === now) continue;
+        changed.push({ requestId: one.request_id, seen, now });
       }
     }
     const received = this.#noteWebhooks();
@@ -133,6 +152,7 @@ export class Clients {
       lost,
       results: this.#results.size,
       changed,
+      reopened: this.#reopened,
       webhooks: ids.length,
       repeated: ids.length - new Set(ids).size,
       silent,

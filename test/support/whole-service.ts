@@ -1,11 +1,18 @@
 import { randomBytes } from 'node:crypto';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { freePort, LOOPBACK } from '../../deploy/ports.ts';
+import { describeRun } from '../../deploy/temporal/client.ts';
 import { asRole, withSql } from './database.ts';
 import { auditLedger } from './ledger.ts';
 import { RULES } from './organization.ts';
-import { type Ended, runProgram, startApiProcess, workerProcesses } from './programs.ts';
-import type { Clients } from './promises.ts';
+import {
+  type Ended,
+  runProgram,
+  startApiProcess,
+  type WorkerProcess,
+  workerProcesses,
+} from './programs.ts';
+import type { Account, Clients } from './promises.ts';
 import { startRelay } from './relay.ts';
 import { startStack } from './stack.ts';
 
@@ -65,7 +72,12 @@ export async function startWholeService(options: {
   defer(() => api.stop());
   const workers = workerProcesses();
   defer(() => workers.stop());
-  const startWorker = () => workers.start(stack, workerMetrics);
+  const started: WorkerProcess[] = [];
+  const startWorker = async () => {
+    const worker = await workers.start(stack, workerMetrics);
+    started.push(worker);
+    return worker;
+  };
   const operator = (...args: string[]): Promise<Ended> =>
     runProgram('operator', args, {
       env: { ...common, DATABASE_URL: asRole(stack.databaseUrl, 'operator') },
@@ -75,8 +87,17 @@ export async function startWholeService(options: {
     api,
     worker: await startWorker(),
     startWorker,
-    /** Moves the address to another server with a copy of the data. */
-    moveTo: ({ port }: Server) => address.moveTo({ host: LOOPBACK, port }),
+    /** Moves the address to another server with a copy of the data, which may lack changes. */
+    async moveTo({ port }: Server, clients: Clients): Promise<void> {
+      const url = new URL(stack.databaseUrl);
+      url.port = String(port);
+      const open = await withSql(
+        url.href,
+        (sql) => sql<{ id: string }[]>`select id from requests where settled_at is null`,
+      );
+      clients.noteReopened(open.map(({ id }) => id));
+      address.moveTo({ host: LOOPBACK, port });
+    },
     operator,
     /** Lists the batches that the API's log names as accepted. */
     loggedBatches: () =>
@@ -84,6 +105,14 @@ export async function startWholeService(options: {
         apiLog
           .filter((line) => line.includes('"batch accepted"'))
           .map((line) => (JSON.parse(line) as { batch_id: string }).batch_id),
+      ),
+    /** Lists the requests that the log of a worker names because their result is lost. */
+    loggedResults: () =>
+      new Set(
+        started
+          .flatMap((worker) => worker.output().split('\n'))
+          .filter((line) => line.includes('"what":"result"'))
+          .map((line) => (JSON.parse(line) as { request_id: string }).request_id),
       ),
     /** Returns the batches that `doctor` lists as lost, and its other findings. */
     async doctor() {
@@ -98,13 +127,13 @@ export async function startWholeService(options: {
         others: found.map(({ code }) => code).filter((code) => code !== 'batch_lost'),
       };
     },
-    /** Reads a metric of the worker, summed over its labels. */
-    async workerMetric(name: string): Promise<number> {
+    /** Reads how many lost results the metric of the last worker counts. */
+    async countedResults(): Promise<number> {
       const response = await fetch(`http://${LOOPBACK}:${metricsPorts[1]}/metrics`);
-      const lines = (await response.text()).split('\n');
-      return lines
-        .filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `))
-        .reduce((sum, line) => sum + Number(line.split(' ').at(-1)), 0);
+      const text = await response.text();
+      const line = /^npe_lost_work_total\{what="result"\} (\d+)$/m.exec(text);
+      if (line === null) throw new Error('the metric is missing');
+      return Number(line[1]);
     },
   };
 }
@@ -122,25 +151,74 @@ export async function openClients({ stack }: WholeService) {
 
 /**
  * Waits until all work is done, and compares the promises of the service with what it keeps and
- * reports. `unseen` lists broken promises that neither `doctor` nor a log reports.
+ * reports. `unseen` lists broken promises without a report.
  */
 export async function compare(service: WholeService, clients: Clients) {
   const account = await clients.account();
-  const { lost, others } = await service.doctor();
-  const logged = service.loggedBatches();
-  const { stack } = service;
-  const faults = await withSql(stack.databaseUrl, async (sql) => {
+  const batches = await compareBatches(service, account);
+  const results = await compareResults(service, account);
+  const faults = await withSql(service.stack.databaseUrl, async (sql) => {
     const rows = await sql<{ id: string }[]>`select id from organizations`;
     const ids = rows.map(({ id }) => id);
     return await auditLedger(sql, ids, RULES.replayMs);
   });
-  const missed = account.lost.filter((id) => !lost.has(id) && !logged.has(id));
   return {
     account,
-    byDoctor: account.lost.filter((id) => lost.has(id)).length,
-    byLogOnly: account.lost.filter((id) => !lost.has(id) && logged.has(id)).length,
-    lostWork: await service.workerMetric('npe_lost_work_total'),
-    otherFindings: others,
-    unseen: [...missed, ...account.changed, ...account.silent, ...faults],
+    byDoctor: batches.byDoctor,
+    byLogOnly: batches.byLogOnly,
+    lostResults: results.counts,
+    otherFindings: batches.others,
+    unseen: [...batches.unseen, ...results.unseen, ...account.silent, ...faults],
+  };
+}
+
+/**
+ * Sorts the lost batches by who reports them. Each batch with a workflow must be in the list of
+ * `doctor`. The others, for example bulks that waited for their turn, are only in the API's log.
+ */
+async function compareBatches(service: WholeService, { lost, reopened }: Account) {
+  const { client } = service.stack;
+  const { lost: listed, others } = await service.doctor();
+  const logged = service.loggedBatches();
+  const byLogOnly: string[] = [];
+  const unseen: string[] = [];
+  for (const id of lost) {
+    if (listed.has(id)) continue;
+    const isForLog = (await describeRun(client, id)) === null && logged.has(id);
+    (isForLog ? byLogOnly : unseen).push(id);
+  }
+  return {
+    byDoctor: lost.filter((id) => listed.has(id)).length,
+    byLogOnly: byLogOnly.length,
+    unseen,
+    // A webhook that was sent with a lost result is earlier than the next result.
+    others: others.filter(
+      (code) => code !== 'delivery_too_early' || reopened.length === 0,
+    ),
+  };
+}
+
+/**
+ * Sorts the lost results by who reports them: the log and the metric of the workers, or after the
+ * deadline only the query in postgresql-restored.md.
+ */
+async function compareResults(service: WholeService, { reopened, changed }: Account) {
+  const logged = service.loggedResults();
+  const rows = await withSql(
+    service.stack.databaseUrl,
+    (sql) => sql<{ id: string }[]>`select id from requests where reason like 'deadline%'`,
+  );
+  const overdue = new Set(rows.map(({ id }) => id));
+  const isReported = (id: string) => logged.has(id) || overdue.has(id);
+  return {
+    counts: {
+      all: reopened.length,
+      byLog: reopened.filter((id) => logged.has(id)).length,
+      byQueryOnly: reopened.filter((id) => !logged.has(id) && overdue.has(id)).length,
+      byMetric: await service.countedResults(),
+    },
+    unseen: [...reopened, ...changed.map(({ requestId }) => requestId)].filter(
+      (id) => !isReported(id),
+    ),
   };
 }
