@@ -95,7 +95,13 @@ export async function startWholeService(options: {
         url.href,
         (sql) => sql<{ id: string }[]>`select id from requests where settled_at is null`,
       );
-      clients.noteReopened(open.map(({ id }) => id));
+      const reopened: string[] = [];
+      for (const { id } of open) {
+        const lookup = await describeRun(stack.client, id);
+        // A lookup that is still open repeats its last activity, so it loses no result.
+        if (lookup?.closeTime !== undefined) reopened.push(id);
+      }
+      clients.noteReopened(reopened);
       address.moveTo({ host: LOOPBACK, port });
     },
     operator,
