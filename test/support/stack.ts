@@ -439,6 +439,16 @@ export async function startStack(options: StackOptions = {}) {
     startWorker,
     /** Runs one round of the reconciler, and returns the counts of its work. */
     reconcile,
+    /** Returns the build that new workflows start on, or null if no version is current. */
+    async currentBuild(): Promise<string | null> {
+      const { workerDeploymentInfo } =
+        await client.workflowService.describeWorkerDeployment({
+          namespace: client.options.namespace,
+          deploymentName: `npi-email-${taskQueue}`,
+        });
+      const routing = workerDeploymentInfo?.routingConfig;
+      return routing?.currentDeploymentVersion?.buildId ?? null;
+    },
     /** Returns the workflow of a batch. If the submit could not start it in time, starts it. */
     async batchWorkflow(batchId: string) {
       const handle = client.workflow.getHandle(batchId);

@@ -129,6 +129,7 @@ test.serial(
     await startUpload(stack.client, TASK_QUEUE, { uploadId, organizationId });
     await eventually(async () => ((await submitted()) >= 4 ? true : null));
     await workers.start(stack, { WORKFLOW_BUNDLE: nextFile });
+    await eventually(async () => (await stack.currentBuild()) === newer || null);
     await setLimit(stack.db, BY, organizationId, 100_000);
     await stack.client.workflow.getHandle(uploadId).result();
 

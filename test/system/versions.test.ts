@@ -62,14 +62,6 @@ async function versionIn(stack: Stack, bundle: string) {
   return versionOf(stack.taskQueue, await readFile(bundle, 'utf8'));
 }
 
-async function current({ client, taskQueue }: Stack): Promise<string | null> {
-  const { workerDeploymentInfo } = await client.workflowService.describeWorkerDeployment({
-    namespace: 'default',
-    deploymentName: `npi-email-${taskQueue}`,
-  });
-  return workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
-}
-
 /** Sets the current version as an operator does. */
 async function setCurrent({
   deploymentName,
@@ -130,7 +122,7 @@ test.serial(
       return (await Promise.all(asked)).map(({ ok }) => ok);
     };
     await workers.start(stack, metricsAt(ports[0]));
-    t.is(await current(stack), old.buildId, 'the first version is current at once');
+    t.is(await stack.currentBuild(), old.buildId, 'the first version is current at once');
     const first = await submit(1);
     const firstLock = await holdOpen(first);
     await eventually(async () => stack.simulator.calls().length >= BATCH || null);
@@ -139,7 +131,7 @@ test.serial(
       WORKFLOW_BUNDLE: nextBundle,
       ...metricsAt(ports[1]),
     });
-    t.is(await current(stack), next.buildId, 'so is a new one');
+    t.is(await stack.currentBuild(), next.buildId, 'so is a new one');
     // The old version is needed until its batches have ended. The current one can be replaced at
     // once.
     await eventually(async () => (await needed())[0] || null);
@@ -177,7 +169,7 @@ test.serial(
 
     // A new worker of another version changes nothing while workers of the current version run.
     await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
-    t.is(await current(stack), old.buildId);
+    t.is(await stack.currentBuild(), old.buildId);
 
     // When the last worker of the current version ends, a worker of another version makes its own
     // current.
@@ -185,7 +177,7 @@ test.serial(
     await workers.stop();
     t.is(await nextWorker.exited, 'exit code 0', nextWorker.output().slice(-3000));
     await workers.start(stack);
-    t.is(await current(stack), old.buildId);
+    t.is(await stack.currentBuild(), old.buildId);
   },
 );
 
@@ -197,7 +189,7 @@ test.serial(
     const client = await stack.organization(10);
     const worker = await workers.start(stack, { WORKER_ROLLOUT: 'manual' });
     const { json } = await client.single({ npi: '2000000010' });
-    t.is(await current(stack), null);
+    t.is(await stack.currentBuild(), null);
 
     const logged = /temporal (worker deployment set-current-version [\w -]+)/;
     const command = await eventually(
@@ -255,7 +247,7 @@ test.serial(
     const step = await stack.startWorker(code);
     const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
     const { buildId } = versionOf(stack.taskQueue, code);
-    t.is(await current(stack), buildId);
+    t.is(await stack.currentBuild(), buildId);
     const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
     t.deepEqual((await tasksOf(stack.client, ids)).builds, [old.buildId]);
     await eventually(async () => {
@@ -281,7 +273,7 @@ test.serial(
     const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
     const after = async (steps: number) => {
       for (let n = 0; n < steps; n += 1) await step();
-      return await current(stack);
+      return await stack.currentBuild();
     };
     t.is(await after(5), next.buildId);
     process.kill(nextWorker.pid, 'SIGKILL');
@@ -311,15 +303,15 @@ test.serial(
       WORKFLOW_BUNDLE: nextBundle,
       WORKER_ROLLOUT: 'manual',
     });
-    t.is(await current(stack), old.buildId);
+    t.is(await stack.currentBuild(), old.buildId);
     await eventually(async () => {
       await rollout.step();
-      return (await current(stack)) === version.buildId || null;
+      return (await stack.currentBuild()) === version.buildId || null;
     });
     // An operator can go back to the other version.
     await setCurrent(old);
     await rollout.step();
-    t.is(await current(stack), old.buildId);
+    t.is(await stack.currentBuild(), old.buildId);
   },
 );
 
