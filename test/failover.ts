@@ -9,7 +9,12 @@ import { eventually } from './support/organization.ts';
 import { runProgram } from './support/programs.ts';
 import { Clients } from './support/promises.ts';
 import { startServers } from './support/servers.ts';
-import { copyServer, startStandby } from './support/standby.ts';
+import {
+  changeServer,
+  copyServer,
+  startStandby,
+  waitForStandby,
+} from './support/standby.ts';
 import {
   compare,
   openClients,
@@ -102,25 +107,8 @@ async function startSynchronous({ folder, defer }: Scene) {
   const dataDir = join(folder, 'standby');
   const standby = await startStandby(primary, { name: 'standby', dataDir });
   defer(() => standby.stop());
-  await change(primary.url, "synchronous_standby_names = 'standby'");
-  await isSynchronous(primary.url);
+  await waitForStandby(primary.url, 'standby');
   return { primary, standby, dataDir };
-}
-
-function change(url: string, setting: string): Promise<unknown> {
-  return withSql(url, async (sql) => {
-    await sql.unsafe(`alter system set ${setting}`);
-    await sql`select pg_reload_conf()`;
-  });
-}
-
-function isSynchronous(url: string): Promise<true> {
-  return withSql(url, (sql) =>
-    eventually(async () => {
-      const [row] = await sql`select from pg_stat_replication where sync_state = 'sync'`;
-      return row ? (true as const) : null;
-    }),
-  );
 }
 
 async function synchronous(scene: Scene): Promise<Ended> {
@@ -158,14 +146,15 @@ async function loseStandby(scene: Scene): Promise<Ended> {
     );
   });
   await step('continue without it', async () => {
-    await change(primary.url, "synchronous_standby_names = ''");
+    await changeServer(primary.url, "synchronous_standby_names = ''");
     await clients.more(BATCHES);
   });
   await step('the standby is back', async () => {
     const again = await startPostgres({ dataDir });
     scene.defer(() => again.stop());
-    await change(primary.url, "synchronous_standby_names = 'standby'");
-    await isSynchronous(primary.url);
+    // Otherwise the drop of the database would wait for the stopped standby.
+    scene.defer(() => changeServer(primary.url, "synchronous_standby_names = ''"));
+    await waitForStandby(primary.url, 'standby');
     await clients.more(BATCHES);
   });
   return ended;

@@ -101,11 +101,12 @@ async function refuseOtherHistory(client: Sql): Promise<void> {
   const hashes = new Map(applied.map(({ hash, time }) => [Number(time), hash]));
   if (!hashes.has(Math.min(...CARRIED))) throw new OperatorProblem(OTHER_HISTORY);
   // A later release may have added migrations that we do not have.
-  for (const { hash, folderMillis } of readMigrationFiles({ migrationsFolder: FOLDER })) {
-    const ran = hashes.get(folderMillis);
-    if (ran === undefined || ran === hash) continue;
-    const entry = journal.entries.find(({ when }) => when === folderMillis);
-    throw new OperatorProblem(otherText(entry?.tag ?? ''));
+  const files = readMigrationFiles({ migrationsFolder: FOLDER });
+  for (const { when, tag } of journal.entries) {
+    const ran = hashes.get(when);
+    const file = files.find(({ folderMillis }) => folderMillis === when);
+    if (ran !== undefined && ran !== file?.hash)
+      throw new OperatorProblem(otherText(tag));
   }
 }
 

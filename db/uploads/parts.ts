@@ -205,8 +205,8 @@ export interface Notice {
 
 /**
  * Returns the email to send about the end of an upload. Returns null if the visitor entered no
- * address, if a person stopped the upload, or if nothing was submitted since the last email. So nobody
- * floods an address by continuing an upload without credits.
+ * address, if a person stopped the upload, or if nothing was submitted since the last email. The last
+ * rule keeps a visitor from flooding an address by continuing an upload without credits.
  */
 export async function findNotice(db: Database, uploadId: string): Promise<Notice | null> {
   const [notice = null] = await run<Notice>(db)`

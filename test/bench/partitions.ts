@@ -35,6 +35,7 @@ import {
   RULES,
   submitCommand,
 } from '../support/organization.ts';
+import { inLanes } from './lanes.ts';
 
 /**
  * `node test/bench/partitions.ts [--requests 1000000] [--plans FILE]`: tries the partitions of
@@ -188,15 +189,6 @@ async function step(
   console.log(`${name.padEnd(56)} ${ms.toFixed(0).padStart(8)} ms  ${locks}`);
 }
 
-/** Does the work for all items in their order, for several at a time. */
-async function inLanes<T>(items: readonly T[], work: (item: T) => Promise<void>) {
-  const waiting = items.values();
-  const lane = async () => {
-    for (const item of waiting) await work(item);
-  };
-  await Promise.all(Array.from({ length: LANES }, lane));
-}
-
 // 1. The data
 
 async function openOrganizations(db: Database): Promise<Organization[]> {
@@ -216,7 +208,7 @@ async function fill(sql: Sql, owners: readonly Organization[]): Promise<void> {
   const batches = (REQUESTS / 50) * 6;
   const waiting = Array.from({ length: CHUNKS }, (_, chunk) => chunk);
   const firstOf = (chunk: number) => Math.floor((batches / 6 / CHUNKS) * chunk) * 6;
-  await inLanes(waiting, (chunk) =>
+  await inLanes(waiting, LANES, (chunk) =>
     step(sql, `generate part ${chunk + 1} of ${CHUNKS}`, async (tx) => {
       await tx`set local session_replication_role = replica`;
       await tx`set local work_mem = '256MB'`;
@@ -229,7 +221,7 @@ async function fill(sql: Sql, owners: readonly Organization[]): Promise<void> {
     await tx`set local work_mem = '512MB'`;
     for (const statement of SUMS) await tx.unsafe(statement);
   });
-  await inLanes(indexes, (index) =>
+  await inLanes(indexes, LANES, (index) =>
     step(sql, `create ${index.name}`, (tx) => tx.unsafe(index.definition)),
   );
   await sql`vacuum analyze`;
@@ -469,7 +461,7 @@ async function copyMonths(sql: Sql): Promise<void> {
   for (const growing of TABLES) {
     const { table } = growing;
     const begun = performance.now();
-    await inLanes(MONTHS, (each) => copyMonth(sql, growing, each));
+    await inLanes(MONTHS, LANES, (each) => copyMonth(sql, growing, each));
     const seconds = (performance.now() - begun) / 1000;
     console.log(`${table}: copied in ${seconds.toFixed(0)} s, ${LANES} months at a time`);
     await step(sql, `${table}: swap the old partition for months`, (tx) =>
@@ -578,7 +570,7 @@ async function doctor(db: Database, when: string): Promise<void> {
 
 // The service's functions
 
-/** What the calls are about: an organization, and a bulk of it from half a year ago. */
+/** The organization that the calls ask about, and one of its bulks from half a year ago. */
 interface Subject {
   readonly organization: Organization;
   readonly batchId: string;

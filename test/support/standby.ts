@@ -52,11 +52,28 @@ export async function copyServer(
   await appendFile(join(to, 'postgresql.auto.conf'), `${settings.join('\n')}\n`);
 }
 
-export type Standby = Awaited<ReturnType<typeof startStandby>>;
+/** Makes each commit of a server wait for a standby, and waits until this is so. */
+export async function waitForStandby(primaryUrl: string, name: string): Promise<void> {
+  await changeServer(primaryUrl, `synchronous_standby_names = '${name}'`);
+  await withSql(primaryUrl, (sql) =>
+    eventually(async () => {
+      const [row] = await sql`select from pg_stat_replication where sync_state = 'sync'`;
+      return row ? true : null;
+    }),
+  );
+}
+
+/** Changes a setting of a running server. */
+export async function changeServer(url: string, setting: string): Promise<void> {
+  await withSql(url, async (sql) => {
+    await sql.unsafe(`alter system set ${setting}`);
+    await sql`select pg_reload_conf()`;
+  });
+}
 
 /**
  * Starts a streaming standby of a running server, and waits until it has received everything. It is
- * asynchronous until the primary's `synchronous_standby_names` has its name.
+ * asynchronous until `waitForStandby`.
  * @param primary its data folder must be persistent (`dataDir` of `startPostgres`)
  * @param name lowercase letters. The primary shows it as `application_name`
  * @param dataDir a folder that does not exist yet, in a folder that every user can enter
@@ -79,29 +96,23 @@ export async function startStandby(
     'wal_receiver_timeout = 0',
   ]);
   const server = await startPostgres({ dataDir });
-  /** Waits until the standby has received everything that the primary has written until now. */
-  const catchUp = async () => {
-    const [{ lsn } = {}] = await withSql(
-      primary.url,
-      (sql) => sql`select pg_current_wal_flush_lsn()::text as lsn`,
-    );
-    await withSql(server.url, (sql) =>
-      eventually(async () => {
-        const [{ done } = {}] = await sql`
-          select coalesce(pg_last_wal_receive_lsn() >= ${lsn}::pg_lsn, false) as done`;
-        return done || null;
-      }),
-    );
-  };
-  await catchUp();
+  const [{ lsn } = {}] = await withSql(
+    primary.url,
+    (sql) => sql`select pg_current_wal_flush_lsn()::text as lsn`,
+  );
+  await withSql(server.url, (sql) =>
+    eventually(async () => {
+      const [{ done } = {}] = await sql`
+        select coalesce(pg_last_wal_receive_lsn() >= ${lsn}::pg_lsn, false) as done`;
+      return done || null;
+    }),
+  );
   return {
     ...server,
-    catchUp,
-    /**
-     * Makes the standby lag: it receives nothing more, until the returned function is called. The
-     * primary does not notice a lost connection.
-     */
-    lag: () => stream.hold(),
+    /** Makes the standby receive nothing more. The primary notices no lost connection. */
+    lag(): void {
+      stream.hold();
+    },
     /** Makes the standby the primary. Resolves when it accepts writes. */
     async promote() {
       // The stream is cut, because a primary that still runs must not be followed any longer.

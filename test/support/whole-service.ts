@@ -34,7 +34,6 @@ export async function startPrimary(dataDir: string, settings: readonly string[] 
 /**
  * Starts the whole service as in production: API and worker are processes, and reach PostgreSQL at
  * an address that can move to another server. Vendors and the receiver of webhooks are simulated.
- * @param options.folder a folder that every user can enter
  * @param options.defer stops what was started, in reverse order
  */
 export async function startWholeService(options: {
@@ -53,17 +52,13 @@ export async function startWholeService(options: {
   const stack = await startStack({ elsewhere: { temporalAddress, taskQueue } });
   defer(() => stack.stop());
   const common = { TASK_QUEUE: taskQueue, TEMPORAL_ADDRESS: temporalAddress };
-  const metricsPorts = [await freePort(), await freePort()];
-  const [apiMetrics, workerMetrics] = metricsPorts.map((port) => ({
-    METRICS_HOST: LOOPBACK,
-    METRICS_PORT: String(port),
-  }));
+  const metricsPort = await freePort();
+  const workerMetrics = { METRICS_HOST: LOOPBACK, METRICS_PORT: String(metricsPort) };
   const apiLog: string[] = [];
   const api = await startApiProcess(
     stack.databaseUrl,
     {
       ...common,
-      ...apiMetrics,
       LOG_LEVEL: 'info',
       WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
     },
@@ -135,7 +130,7 @@ export async function startWholeService(options: {
     },
     /** Reads how many lost results the metric of the last worker counts. */
     async countedResults(): Promise<number> {
-      const response = await fetch(`http://${LOOPBACK}:${metricsPorts[1]}/metrics`);
+      const response = await fetch(`http://${LOOPBACK}:${metricsPort}/metrics`);
       const text = await response.text();
       const line = /^npe_lost_work_total\{what="result"\} (\d+)$/m.exec(text);
       if (line === null) throw new Error('the metric is missing');
@@ -179,7 +174,7 @@ export async function compare(service: WholeService, clients: Clients) {
 }
 
 /**
- * Sorts the lost batches by who reports them. Each batch with a workflow must be in the list of
+ * Sorts the lost batches by their report. Each batch with a workflow must be in the list of
  * `doctor`. The others, for example bulks that waited for their turn, are only in the API's log.
  */
 async function compareBatches(service: WholeService, { lost, reopened }: Account) {
@@ -205,8 +200,8 @@ async function compareBatches(service: WholeService, { lost, reopened }: Account
 }
 
 /**
- * Sorts the lost results by who reports them: the log and the metric of the workers, or after the
- * deadline only the query in postgresql-restored.md.
+ * Sorts the lost results by their report. The workers log and count each. After the deadline of a
+ * request, only the query in postgresql-restored.md lists it.
  */
 async function compareResults(service: WholeService, { reopened, changed }: Account) {
   const logged = service.loggedResults();

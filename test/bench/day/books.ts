@@ -1,6 +1,6 @@
 import type { ReceiverKind } from './world.ts';
 
-// The books of the customers: who they are, what they sent, and what was accepted.
+// The books of the customers: their habits, their requests, and the accepted batches and files.
 
 /** How a customer gets its results: by polls, by polls that wait, or by webhooks in a mode. */
 export const HABITS = ['polls', 'waits', 'real-time', 'batch'] as const;
@@ -56,21 +56,6 @@ export class Books {
   readonly calls: Call[] = [];
   readonly accepted: Accepted[] = [];
   readonly uploads: Upload[] = [];
+  /** Requests that a customer gave up. */
   readonly givenUp: string[] = [];
-
-  call(call: Call): void {
-    this.calls.push(call);
-  }
-
-  accept(batch: Accepted): void {
-    this.accepted.push(batch);
-  }
-
-  upload(upload: Upload): void {
-    this.uploads.push(upload);
-  }
-
-  giveUp(what: string): void {
-    this.givenUp.push(what);
-  }
 }

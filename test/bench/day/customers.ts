@@ -204,7 +204,7 @@ export class Market {
     const mode = hasWebhook ? habit : null;
     const { batch_id: id, requests } = accepted;
     const ids = requests.map(({ request_id }) => request_id);
-    this.#books.accept({ customer, npis, type, mode, id, ids, at: Date.now() });
+    this.#books.accepted.push({ customer, npis, type, mode, id, ids, at: Date.now() });
     return id;
   }
 
@@ -243,7 +243,7 @@ export class Market {
       const fields = { form_token: token, column: '0', sheet: '', type: 'any' };
       return await visitor.post(`${path}/start`, fields);
     });
-    this.#books.upload({ customer, npis, id: path.split('/').at(-1) ?? '' });
+    this.#books.uploads.push({ customer, npis, id: path.split('/').at(-1) ?? '' });
   }
 
   /** Repeats a step in the console while the service does not respond to it. */
@@ -252,7 +252,7 @@ export class Market {
       const at = Date.now();
       const seen = await step().catch(() => null);
       const status = seen?.status ?? 0;
-      this.#books.call({ kind: 'console', at, ms: Date.now() - at, status });
+      this.#books.calls.push({ kind: 'console', at, ms: Date.now() - at, status });
       if (seen !== null && status < 500) return seen;
       await setTimeout(1000);
     }
@@ -283,13 +283,13 @@ export class Market {
         `${this.#world.baseUrl}${path}`,
         init,
       );
-      this.#books.call({ kind, at, ms: Date.now() - at, status });
+      this.#books.calls.push({ kind, at, ms: Date.now() - at, status });
       if (status === 200 || status === 202) return JSON.parse(text) as T;
       const isRepeated = status === 0 || status === 409 || status === 429 || status > 499;
       if (!isRepeated) break;
       await setTimeout(1000 * retryAfter);
     }
-    this.#books.giveUp(`${kind} ${path}`);
+    this.#books.givenUp.push(`${kind} ${path}`);
     return null;
   }
 }

@@ -3,11 +3,15 @@ import { asRole, withSql } from '../../support/database.ts';
 import { auditLedger } from '../../support/ledger.ts';
 import { type EnvelopeResponse, eventually, RULES } from '../../support/organization.ts';
 import { runProgram } from '../../support/programs.ts';
+import { inLanes } from '../lanes.ts';
 import type { Books, Customer, Order } from './books.ts';
 import { CREDITS, type Market } from './customers.ts';
 import { RECEIVERS, WEBHOOK_SCHEDULE, type World } from './world.ts';
 
 // Compares the customers' books with the results, the webhooks, and the ledger at the end of the day.
+
+/** The number of checks at the same time. */
+const CHECKS = 12;
 
 /** A promise of the service, and how it was kept. */
 export interface Promised {
@@ -42,7 +46,7 @@ export async function checkPromises(
   const uploads = await addUploads(books, world);
   const results: Result[] = [];
   const unfinished: string[] = [];
-  await inTurns(books.accepted, async ({ customer, id, ids, type }) => {
+  await inLanes(books.accepted, CHECKS, async ({ customer, id, ids, type }) => {
     const { organizationId } = customer;
     const envelope = await market.send<EnvelopeResponse>(
       customer,
@@ -81,7 +85,15 @@ async function addUploads(books: Books, { stack }: World): Promise<Promised> {
       broken.push(`${id}: ${rows.length} of ${npis.length}`);
     for (const batchId of ownBatches) {
       const ids = rows.filter((row) => row.batch_id === batchId).map((row) => row.id);
-      books.accept({ customer, npis, type: 'any', mode: null, id: batchId, ids, at: 0 });
+      books.accepted.push({
+        customer,
+        npis,
+        type: 'any',
+        mode: null,
+        id: batchId,
+        ids,
+        at: 0,
+      });
     }
   }
   return { name: 'requests for a whole upload', given: books.uploads.length, broken };
@@ -182,7 +194,7 @@ async function balances(
 ): Promise<Promised> {
   const own = Map.groupBy(results, ({ organizationId }) => organizationId);
   const broken: string[] = [];
-  await inTurns(customers, async (customer) => {
+  await inLanes(customers, CHECKS, async (customer) => {
     const { organizationId } = customer;
     const used = (own.get(organizationId) ?? []).reduce(
       (sum, one) => sum + priceOf(one),
@@ -226,16 +238,4 @@ async function doctor({ stack }: World): Promise<Promised> {
   });
   const broken = code === 0 ? [] : [`exit code ${code}`, stdout, stderr];
   return { name: 'doctor without a finding', given: 1, broken };
-}
-
-/** Works on a list, on a few at the same time. */
-async function inTurns<T>(
-  all: readonly T[],
-  work: (one: T) => Promise<void>,
-): Promise<void> {
-  const left = [...all];
-  const next = async () => {
-    for (let one = left.pop(); one !== undefined; one = left.pop()) await work(one);
-  };
-  await Promise.all(Array.from({ length: 12 }, next));
 }

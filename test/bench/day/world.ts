@@ -16,14 +16,14 @@ import { LOOPBACK, listenOn } from '../../../deploy/ports.ts';
 import { versionOf } from '../../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../../deploy/temporal/workers.ts';
 import { startBalancer } from '../../support/balancer.ts';
-import { temporaryFolder, testSetting, withSql } from '../../support/database.ts';
+import { temporaryFolder, testSetting } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../../support/programs.ts';
 import { type Receiver, startReceiver } from '../../support/receiver.ts';
 import { startRelay } from '../../support/relay.ts';
 import { startServers, TEST_DYNAMIC_CONFIG } from '../../support/servers.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
-import { startStandby } from '../../support/standby.ts';
+import { startStandby, waitForStandby } from '../../support/standby.ts';
 import { childrenOf } from './usage.ts';
 
 // The servers of the simulated day: the real programs of the service as processes, and simulated
@@ -123,12 +123,8 @@ async function startCluster(started: AsyncDisposableStack, dir: string) {
   const name = 'standby';
   const standby = await startStandby(primary, { name, dataDir: join(dir, name) });
   started.defer(() => standby.stop());
-  await withSql(primary.url, async (sql) => {
-    await sql`alter system set synchronous_standby_names = 'standby'`;
-    await sql`select pg_reload_conf()`;
-  });
-  const target = { host: LOOPBACK, port: primary.port };
-  const relay = await startRelay(target);
+  await waitForStandby(primary.url, name);
+  const relay = await startRelay({ host: LOOPBACK, port: primary.port });
   started.defer(() => relay.close());
   const url = new URL(primary.url);
   url.port = String(relay.port);
@@ -141,9 +137,7 @@ async function startCluster(started: AsyncDisposableStack, dir: string) {
       await primary.exited;
       await setTimeout(NOTICE_MS);
       await standby.promote();
-      relay.cut();
-      target.port = standby.port;
-      relay.mend();
+      relay.moveTo({ host: LOOPBACK, port: standby.port });
     },
   };
 }
