@@ -23,7 +23,7 @@ const EMAIL = 'jane.roe@clinic.example';
 const URL_WITH_TOKEN = 'https://hooks.example/?token=sesame';
 
 const { db, sql, url } = freshDatabase(test);
-const { operator } = operatorOn(url, 'viewer');
+const { operator, listCommands } = operatorOn(url, 'viewer');
 const folder = temporaryFolder(test.after.always);
 
 const CLINICIANS = 'DAC_NationalDownloadableFile.csv';
@@ -96,24 +96,6 @@ function argumentsOf(): Readonly<Record<string, readonly string[]>> {
     'privacy export': [NPI],
     'privacy erase': [NPI, '--yes'],
   };
-}
-
-/**
- * Returns the help of all commands without subcommands, by name.
- * @param above the words of the command that has them
- */
-async function listCommands(
-  ...above: readonly string[]
-): Promise<ReadonlyMap<string, string>> {
-  const { stdout } = await operator(...above, '--help');
-  const [, subcommands] = /\nCommands:\n(.*?)(?:\n\n|$)/s.exec(stdout) ?? [];
-  if (subcommands === undefined) return new Map([[above.join(' '), stdout]]);
-  const all = new Map<string, string>();
-  for (const [, name = ''] of subcommands.matchAll(/^ {2}([a-z-]+)[| ]/gm)) {
-    if (name === 'help') continue;
-    for (const [words, help] of await listCommands(...above, name)) all.set(words, help);
-  }
-  return all;
 }
 
 /** Returns the commands that viewers can run, by the help. */

@@ -30,8 +30,27 @@ export function operatorOn(
       throw new Error(`${args.slice(0, 2).join(' ')}: ${code} ${stderr}`);
     return stdout;
   };
+  /**
+   * Returns the help of all commands without subcommands, by name.
+   * @param above the words of the command that has them
+   */
+  const listCommands = async (
+    ...above: readonly string[]
+  ): Promise<ReadonlyMap<string, string>> => {
+    const { stdout } = await operator(...above, '--help');
+    const [, subcommands] = /\nCommands:\n(.*?)(?:\n\n|$)/s.exec(stdout) ?? [];
+    if (subcommands === undefined) return new Map([[above.join(' '), stdout]]);
+    const all = new Map<string, string>();
+    for (const [, name = ''] of subcommands.matchAll(/^ {2}([a-z-]+)[| ]/gm)) {
+      if (name === 'help') continue;
+      for (const [words, help] of await listCommands(...above, name))
+        all.set(words, help);
+    }
+    return all;
+  };
   return {
     operator,
+    listCommands,
     text,
     json: async <T = Record<string, unknown>>(...args: string[]): Promise<T> =>
       JSON.parse(await text(...args, '--json')) as T,
