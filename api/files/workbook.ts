@@ -134,8 +134,8 @@ async function readable<T>(file: string, reading: Promise<T>): Promise<T> {
 }
 
 /**
- * @throws {UsageError} if the file is not a ZIP file, unpacks to too many bytes, or has a formula
- * without a value
+ * @throws {UsageError} if the file is not a ZIP file, unpacks to too many bytes, has a sheet that is
+ * cut off, or a formula without a value
  */
 function checkParts(file: string, bytes: Buffer): void {
   let total: number;
@@ -143,8 +143,10 @@ function checkParts(file: string, bytes: Buffer): void {
   try {
     const parts = partsIn(bytes);
     total = parts.reduce((sum, { unpacked }) => sum + unpacked, 0);
-    if (total <= MAX_UNPACKED_BYTES) {
-      lacksValues = parts.some((part) => isSheet(part) && hasEmptyFormula(bytes, part));
+    for (const part of total <= MAX_UNPACKED_BYTES ? parts.filter(isSheet) : []) {
+      const xml = unpack(bytes, part);
+      lacksValues ||= EMPTY_FORMULA.test(xml);
+      if (isCutOff(xml)) throw new RangeError('a row without an end');
     }
   } catch {
     throw unreadable(file);
@@ -182,7 +184,18 @@ function isSheet({ name }: Part): boolean {
 const EMPTY_FORMULA =
   /<(?:\w+:)?c(?=[\s>])(?![^<>]*\st=["']str)[^<>]*>\s*<(?:\w+:)?f(?:\s[^<>]*)?(?:\/>|>[^<]*<\/(?:\w+:)?f>)\s*(?:<(?:\w+:)?v\s*\/>\s*|<(?:\w+:)?v>\s*<\/(?:\w+:)?v>\s*)?<\/(?:\w+:)?c>/;
 
-function hasEmptyFormula(bytes: Buffer, part: Part): boolean {
+/** Matches the start or the end of a row, or of all rows. */
+const ROW_TAG = /<\/?(?:\w+:)?(?:sheetData|row)(?=[\s>])(?![^<>]*\/>)/g;
+
+/** Returns true if an end is missing. The library would leave rows out and say nothing. */
+function isCutOff(xml: string): boolean {
+  let open = 0;
+  for (const [tag] of xml.matchAll(ROW_TAG)) open += tag.startsWith('</') ? -1 : 1;
+  return open !== 0;
+}
+
+/** Returns the XML of a part. Characters that are not ASCII have several bytes, one character each. */
+function unpack(bytes: Buffer, part: Part): string {
   const { start, packed, unpacked, isDeflated } = part;
   const lengths = bytes.readUInt16LE(start + 26) + bytes.readUInt16LE(start + 28);
   const from = start + HEADER_LENGTH + lengths;
@@ -190,7 +203,7 @@ function hasEmptyFormula(bytes: Buffer, part: Part): boolean {
   const xml = isDeflated
     ? inflateRawSync(content, { maxOutputLength: Math.max(1, unpacked) })
     : content;
-  return EMPTY_FORMULA.test(xml.toString('latin1'));
+  return xml.toString('latin1');
 }
 
 // The fields of a ZIP file (APPNOTE.TXT, sections 4.3.7, 4.3.12, and 4.3.16).

@@ -425,6 +425,10 @@ const CSV: Readonly<Record<string, Case>> = {
 const sheet = (...rows: (readonly Cell[] | null)[]) => workbookOf([{ name: 'A', rows }]);
 const xml = (cells: string) =>
   `<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>${cells}</sheetData></worksheet>`;
+/** Returns a workbook whose only sheet has these rows without an end. */
+const cutOff = (rows: string) =>
+  workbookOf([{ name: 'A', rows: xml(rows).replace('</sheetData></worksheet>', '') }]);
+const rowOf = (value: string) => `<row><c><v>${value}</v></c></row>`;
 const VISIBLE = { name: 'Data', rows: [['npi'], [A]] };
 const UNREADABLE = /^f is not an Excel workbook that can be read\. Open it in Excel/;
 const WITHOUT_VALUES =
@@ -738,10 +742,27 @@ const XLSX: Readonly<Record<string, Case>> = {
     content: async () => (await sheet(['npi'], [A])).subarray(0, 1000),
     problem: UNREADABLE,
   },
-  'a damaged sheet': {
+  'a sheet that is cut off in a row': {
+    content: () => cutOff(`${rowOf(A)}<row><c`),
+    problem: UNREADABLE,
+  },
+  'a sheet that is cut off between two rows': {
+    content: () => cutOff(rowOf(A)),
+    problem: UNREADABLE,
+  },
+  'a row without an end': {
     content: () =>
-      workbookOf([{ name: 'A', rows: '<worksheet><sheetData><row r="1"><c' }]),
-    problem: /^f has no rows\.$/,
+      workbookOf([{ name: 'A', rows: xml(`${rowOf(A)}<row><c><v>${B}${rowOf(C)}`) }]),
+    problem: UNREADABLE,
+  },
+  'rows and a sheet without cells': {
+    content: () =>
+      workbookOf([
+        { name: 'A', rows: xml(`<row/>${rowOf('npi')}<row ><c><v>${A}</v></c></row >`) },
+        { name: 'B', rows: '<worksheet><sheetData /></worksheet>' },
+      ]),
+    npis: [A],
+    says: ['Only the sheet "A" is read, and not "B".'],
   },
   'a missing sheet': {
     content: () => workbookOf([VISIBLE], { 'xl/worksheets/sheet1.xml': null }),
