@@ -18,10 +18,10 @@ import type {
 // requests.
 
 /**
- * The default time limit of a task, without the start of its thread. 5 MB take less than a second.
- * Each turn has one task.
+ * The default time limit of a task, without the start of its thread. 5 MB take less than a second,
+ * or a few on a busy machine. Each turn has one task.
  */
-const MAX_MS = 2000;
+const MAX_MS = 5000;
 /** The memory limit of the thread. A file of 5 MB needs less than half of it. */
 const MAX_HEAP_MB = 256;
 /** The number of bodies, of up to 5 MB, that may arrive at the same time. */

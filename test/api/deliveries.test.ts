@@ -53,9 +53,7 @@ const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
 const ELSEWHERE = { url: 'https://receiver.example/hook' };
 
 /** On a busy machine the sweep starts batches whose workflows Temporal started too slowly. */
-const stack = fresh(test, () =>
-  startStack({ webhookScheduleMs: [0, 100], sweepIntervalMs: 2000 }),
-);
+const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 100] }));
 /** An API without workers: deliveries stay as the submit left them. */
 const idle = fresh(test, startApi);
 let paths = 0;

@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
 import { connect } from 'node:net';
+import { isDeepStrictEqual } from 'node:util';
 import test from 'ava';
 import { sql as query } from 'drizzle-orm';
 import {
@@ -210,14 +211,18 @@ const codeOf = async (reply: Response) => ((await reply.json()) as { code: strin
 test.serial(
   "an organization's submits wait in a short queue, and those beyond it get a 429",
   async (t) => {
-    const [client, other] = [await api.organization(1000, 150), await api.organization()];
+    const [client, other] = [await api.organization(0, 150), await api.organization()];
     const release = await holdBalance(client);
-    const pending = Array.from({ length: 120 }, () => submitOnce(api, client));
-    const isRefused = ({ status }: Response) => status === 429;
-    // The queue is full once one submit has been refused.
-    const refused = await Promise.any(
-      pending.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
-    );
+    const statuses: number[] = [];
+    const pending = Array.from({ length: 120 }, async () => {
+      const reply = await submitOnce(api, client);
+      statuses.push(reply.status);
+      return reply;
+    });
+    // The queue of a client has 100 places.
+    await eventually(async () => statuses.length === 20 || null);
+    t.deepEqual([...new Set(statuses)], [429]);
+    const refused = await Promise.race(pending);
     t.is(await codeOf(refused), 'too_many_at_once');
     t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
     t.is(refused.headers.get('ratelimit'), null);
@@ -226,12 +231,13 @@ test.serial(
     t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
     t.is((await submitOnce(api, other)).status, 202);
     await release();
-    const accepted = (await Promise.all(pending)).filter(({ status }) => status === 202);
-    t.true(accepted.length > 0 && accepted.length <= 100);
-    t.is((await Promise.all(pending)).filter(isRefused).length, 120 - accepted.length);
+    await Promise.all(pending);
+    // The client has no credits. On a busy machine, a submit can wait for longer than the limit.
+    const later = [...new Set(statuses.slice(20))].sort();
+    t.true(isDeepStrictEqual(later, [402]) || isDeepStrictEqual(later, [402, 503]));
     const [hits] =
       await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
-    t.is(hits?.n, accepted.length);
+    t.is(hits?.n, 100);
   },
 );
 

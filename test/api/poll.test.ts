@@ -81,6 +81,7 @@ test('the Retry-After of a poll grows with the age of the request until it is fi
 test("the times in response headers come from PostgreSQL's clock, not the API's", async (t) => {
   await using database = await openTestDatabase();
   const time = await travel(database.url);
+  await time.freeze();
   const its = await startApi({ databaseUrl: database.url });
   try {
     // With this low limit, each request reads the rate limit and the time from PostgreSQL.

@@ -438,98 +438,108 @@ interface Unconfirmed {
   readonly organizations: number;
 }
 
-test('blocking a wide range of webhook targets shows its effect and needs --yes', async (t) => {
-  const pending = async (url: string) => {
-    const organization = await openOrganization(db, 10);
-    await submit(
-      db,
-      submitCommand(organization, { npis: [NPI], webhook: { url, mode: 'batch' } }),
-      RULES,
-    );
-  };
-  await pending('https://a.far-reach.com/in?token=sesame');
-  await pending('https://user:word@b.far-reach.com:8443/');
-  await pending('https://203.0.113.9/in');
-  await pending('https://[2001:db8:77::9]/in');
-  for (const [target, hosts] of [
-    ['far-reach.com', 2],
-    ['co.uk', 0],
-    ['herokuapp.com', 0],
-    ['203.0.112.0/23', 1],
-    ['2001:db8::/32', 1],
-  ] as const) {
-    const { code, stdout } = await command.operator(
-      'webhooks',
-      'block',
-      target,
-      ...WHY,
-      '--json',
-    );
-    t.is(code, 1, target);
-    const told = JSON.parse(stdout) as Unconfirmed;
-    t.like(
-      told,
-      { blocked: false, pending_deliveries: hosts, hosts, organizations: hosts },
-      target,
-    );
-    const asText = await command.operator('webhooks', 'block', target, ...WHY);
-    t.regex(asText.stdout, /Nothing was blocked: add --yes to block it\.\n$/);
-    t.is(/: \d+ host names with pending/.test(asText.stdout), target.includes('/'));
-  }
-  for (const target of ['0.0.0.0/0', '::/0', 'com'])
-    t.is((await command.operator('webhooks', 'block', target, ...WHY)).code, 1, target);
-  const targets = async () =>
-    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(
-      ({ target }) => target,
-    );
-  t.deepEqual(await targets(), []);
-  await command.text('webhooks', 'block', 'far-reach.com', '--yes', ...WHY);
-  await command.text('webhooks', 'block', 'a.near.far-reach.com', ...WHY);
-  await command.text('webhooks', 'block', '2001:db8:77::/48', ...WHY);
-  t.is((await targets()).length, 3);
-  for (const target of await targets())
-    await command.text('webhooks', 'unblock', target, ...WHY);
-});
+test.serial(
+  'blocking a wide range of webhook targets shows its effect and needs --yes',
+  async (t) => {
+    const pending = async (url: string) => {
+      const organization = await openOrganization(db, 10);
+      await submit(
+        db,
+        submitCommand(organization, { npis: [NPI], webhook: { url, mode: 'batch' } }),
+        RULES,
+      );
+    };
+    await pending('https://a.far-reach.com/in?token=sesame');
+    await pending('https://user:word@b.far-reach.com:8443/');
+    await pending('https://203.0.113.9/in');
+    await pending('https://[2001:db8:77::9]/in');
+    for (const [target, hosts] of [
+      ['far-reach.com', 2],
+      ['co.uk', 0],
+      ['herokuapp.com', 0],
+      ['203.0.112.0/23', 1],
+      ['2001:db8::/32', 1],
+    ] as const) {
+      const { code, stdout } = await command.operator(
+        'webhooks',
+        'block',
+        target,
+        ...WHY,
+        '--json',
+      );
+      t.is(code, 1, target);
+      const told = JSON.parse(stdout) as Unconfirmed;
+      t.like(
+        told,
+        { blocked: false, pending_deliveries: hosts, hosts, organizations: hosts },
+        target,
+      );
+      const asText = await command.operator('webhooks', 'block', target, ...WHY);
+      t.regex(asText.stdout, /Nothing was blocked: add --yes to block it\.\n$/);
+      t.is(/: \d+ host names with pending/.test(asText.stdout), target.includes('/'));
+    }
+    for (const target of ['0.0.0.0/0', '::/0', 'com'])
+      t.is((await command.operator('webhooks', 'block', target, ...WHY)).code, 1, target);
+    const targets = async () =>
+      (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(
+        ({ target }) => target,
+      );
+    t.deepEqual(await targets(), []);
+    await command.text('webhooks', 'block', 'far-reach.com', '--yes', ...WHY);
+    await command.text('webhooks', 'block', 'a.near.far-reach.com', ...WHY);
+    await command.text('webhooks', 'block', '2001:db8:77::/48', ...WHY);
+    t.is((await targets()).length, 3);
+    for (const target of await targets())
+      await command.text('webhooks', 'unblock', target, ...WHY);
+  },
+);
 
-test('a webhook target can be blocked for all organizations, listed, and unblocked', async (t) => {
-  const outcome = async (...args: string[]) =>
-    (await command.json<{ outcome: string }>('webhooks', ...args, ...WHY)).outcome;
-  t.is(await outcome('block', '198.51.100.0/24'), 'blocked');
-  t.is(await outcome('block', 'Victim.Example.'), 'blocked');
-  t.is(
-    await outcome('block', 'victim.example'),
-    'was blocked already; nothing was changed',
-  );
-  t.is(await outcome('block', '2001:DB8::1'), 'blocked');
-  const targets = async () =>
-    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(
-      ({ target }) => target,
+test.serial(
+  'a webhook target can be blocked for all organizations, listed, and unblocked',
+  async (t) => {
+    const outcome = async (...args: string[]) =>
+      (await command.json<{ outcome: string }>('webhooks', ...args, ...WHY)).outcome;
+    t.is(await outcome('block', '198.51.100.0/24'), 'blocked');
+    t.is(await outcome('block', 'Victim.Example.'), 'blocked');
+    t.is(
+      await outcome('block', 'victim.example'),
+      'was blocked already; nothing was changed',
     );
-  t.deepEqual(await targets(), ['2001:db8::1/128', 'victim.example', '198.51.100.0/24']);
-  t.regex(await command.text('webhooks', 'blocks'), /victim\.example +a test +\S+Z/);
-  for (const bad of [
-    'https://victim.example',
-    'victim.example:8443',
-    '198.51.100.0/33',
-    'a b',
-    '127.1',
-    '',
-  ])
-    t.is((await command.operator('webhooks', 'block', bad, ...WHY)).code, 2, bad);
-  for (const target of ['2001:db8::1', '198.51.100.0/24', 'victim.example'])
-    t.is(await outcome('unblock', target), 'unblocked');
-  t.is(
-    await outcome('unblock', 'victim.example'),
-    'was not blocked; nothing was changed',
-  );
-  t.deepEqual(await targets(), []);
-  const lines = await command.json<{ action: string; subject: string }[]>(
-    ...['audit', 'list', '--limit', '1000'],
-  );
-  t.deepEqual(
-    lines
-      .filter(({ subject }) => subject === 'victim.example')
-      .map(({ action }) => action),
-    ['webhooks.unblock', 'webhooks.block'],
-  );
-});
+    t.is(await outcome('block', '2001:DB8::1'), 'blocked');
+    const targets = async () =>
+      (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(
+        ({ target }) => target,
+      );
+    t.deepEqual(await targets(), [
+      '2001:db8::1/128',
+      'victim.example',
+      '198.51.100.0/24',
+    ]);
+    t.regex(await command.text('webhooks', 'blocks'), /victim\.example +a test +\S+Z/);
+    for (const bad of [
+      'https://victim.example',
+      'victim.example:8443',
+      '198.51.100.0/33',
+      'a b',
+      '127.1',
+      '',
+    ])
+      t.is((await command.operator('webhooks', 'block', bad, ...WHY)).code, 2, bad);
+    for (const target of ['2001:db8::1', '198.51.100.0/24', 'victim.example'])
+      t.is(await outcome('unblock', target), 'unblocked');
+    t.is(
+      await outcome('unblock', 'victim.example'),
+      'was not blocked; nothing was changed',
+    );
+    t.deepEqual(await targets(), []);
+    const lines = await command.json<{ action: string; subject: string }[]>(
+      ...['audit', 'list', '--limit', '1000'],
+    );
+    t.deepEqual(
+      lines
+        .filter(({ subject }) => subject === 'victim.example')
+        .map(({ action }) => action),
+      ['webhooks.unblock', 'webhooks.block'],
+    );
+  },
+);

@@ -135,7 +135,7 @@ const HERE = { apiHost: '127.0.0.1', apiPort: 0, lookupSlots: 100 };
 /** Replaces the usual times, because these tests run in real time. */
 const SHORT_TIMES = {
   lookupTimeoutMs: 60_000,
-  sweepIntervalMs: 60_000,
+  sweepIntervalMs: 2000,
   webhookScheduleMs: [0, 100, 200, 300],
   webhookLongestRestMs: 300,
 };
@@ -204,7 +204,7 @@ export async function startApi(options: ApiOptions = {}) {
     trouble,
     testEventMs,
   });
-  opened.defer(() => server.stop({ timeout: 1000 }));
+  opened.defer(() => server.stop({ timeout: BUSY_MS }));
   await server.start();
   const running = opened.move();
   return {

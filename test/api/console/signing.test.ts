@@ -24,7 +24,7 @@ import { type Seen, Visitor } from '../../support/visitor.ts';
 const stack = fresh(test, () =>
   startStack({
     webhookScheduleMs: [0],
-    attemptLimits: { connectMs: 5000, totalMs: 5000 },
+    attemptLimits: { connectMs: 10_000, totalMs: 10_000 },
   }),
 );
 const PAGE = '/console/deliveries';
