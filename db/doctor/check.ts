@@ -25,7 +25,10 @@ export interface CheckResult {
   readonly title: string;
   readonly explanation: string;
   readonly findings: number;
-  /** Up to five ids (by default) of rows that the check found, sorted. `batch_lost` has all. */
+  /**
+   * Up to five ids (by default) of rows that the check found, sorted. `batch_lost` and `result_lost`
+   * have all.
+   */
   readonly examples: readonly string[];
 }
 

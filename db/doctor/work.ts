@@ -236,6 +236,23 @@ export async function listUnknownBatches(
   return rows.map(({ id }) => id);
 }
 
+/**
+ * Lists the requests that failed at their deadline within some days, with their organizations.
+ * @param days the number of days
+ */
+export async function listOverdue(
+  db: Database,
+  days: number,
+): Promise<{ readonly id: string; readonly organizationId: string }[]> {
+  return await run<{ id: string; organizationId: string }>(db)`
+    select id, organization_id as "organizationId"
+      from requests
+     where status = 'failed'
+       and reason = 'deadline'
+       and settled_at > now() - make_interval(days => ${days}::int)
+     order by id`;
+}
+
 const OPEN = sql`b.completed_count < b.total`;
 
 /**

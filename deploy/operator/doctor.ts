@@ -137,9 +137,8 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
   // client takes longer than running a command that does not need it.
   const { lazyClient, messageOf, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  const { checkLostBatches, checkWorkflows, unreachable } = await import(
-    '../temporal/doctor.ts'
-  );
+  const { checkLostBatches, checkLostResults, checkWorkflows, unreachable } =
+    await import('../temporal/doctor.ts');
   const { taskQueue, temporalEnvironment } = config;
   const target = temporalTarget(temporalEnvironment);
   const client = lazyClient(target);
@@ -151,6 +150,7 @@ async function checkTemporal(db: Database, config: Config): Promise<Checked> {
     const checks = [
       ...(await checkWorkflows(db, client, taskQueue)),
       await checkLostBatches(db, client, taskQueue),
+      await checkLostResults(db, client),
     ];
     return { checks, notes: [] };
   } catch (error) {

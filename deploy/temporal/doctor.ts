@@ -6,7 +6,7 @@ import {
   GRACE_SECONDS,
   resultOf,
 } from '../../db/doctor/check.ts';
-import { listUnknownBatches, listWork } from '../../db/doctor/work.ts';
+import { listOverdue, listUnknownBatches, listWork } from '../../db/doctor/work.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { describeRun, inTime, isRunning, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
@@ -71,12 +71,14 @@ export async function checkWorkflows(
 }
 
 /**
- * How far back lost batches are looked for. By default, a namespace keeps closed workflows for this
- * time.
+ * How many days back lost batches and results are looked for. By default, a namespace keeps closed
+ * workflows for this time.
  */
-const LOST_MS = 72 * 3_600_000;
+const LOST_DAYS = 3;
 /** The number of ids that are compared with PostgreSQL at once. */
 const COMPARED = 1000;
+/** The number of ids that one query to Temporal names. */
+const NAMED = 100;
 
 /**
  * Finds batches whose workflow started within 72 hours and that PostgreSQL does not know. The batch
@@ -88,7 +90,7 @@ export async function checkLostBatches(
   client: Client,
   taskQueue: string,
 ): Promise<CheckResult> {
-  const since = new Date(Date.now() - LOST_MS).toISOString();
+  const since = new Date(Date.now() - LOST_DAYS * 86_400_000).toISOString();
   const query = `WorkflowType = '${WORKFLOWS.batch}' and StartTime > '${since}' and ${onOurQueues(taskQueue)}`;
   const lost = new Set<string>();
   const compare = async (page: ReadonlyMap<string, string>) => {
@@ -110,6 +112,31 @@ export async function checkLostBatches(
   await compare(page);
   const examples = [...lost].sort();
   return resultOf('batch_lost', { findings: examples.length, examples });
+}
+
+/**
+ * Finds requests that failed at their deadline within 72 hours, although their lookup had completed
+ * with an email or `not_found`. PostgreSQL has lost this result. The reconciler reports other lost
+ * results when it looks them up again.
+ */
+export async function checkLostResults(
+  db: Database,
+  client: Client,
+): Promise<CheckResult> {
+  const overdue = await listOverdue(db, LOST_DAYS);
+  const lost = new Set<string>();
+  for (let from = 0; from < overdue.length; from += NAMED) {
+    const page = new Map(
+      overdue.slice(from, from + NAMED).map((one) => [one.id, one.organizationId]),
+    );
+    const ids = [...page.keys()].map((id) => `'${id}'`).join(', ');
+    const query = `WorkflowId in (${ids}) and ExecutionStatus = 'Completed' and (Outcome is null or Outcome STARTS_WITH 'not_found')`;
+    for await (const { workflowId } of client.workflow.list({ query })) {
+      lost.add(`${workflowId} of ${page.get(workflowId)}`);
+    }
+  }
+  const examples = [...lost];
+  return resultOf('result_lost', { findings: examples.length, examples });
 }
 
 /**

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { freePort, LOOPBACK } from '../../deploy/ports.ts';
 import { describeRun } from '../../deploy/temporal/client.ts';
+import { OUTCOME } from '../../workflows/messages.ts';
 import { asRole, withSql } from './database.ts';
 import { auditLedger } from './ledger.ts';
 import { RULES } from './organization.ts';
@@ -94,7 +95,9 @@ export async function startWholeService(options: {
       for (const { id } of open) {
         const lookup = await describeRun(stack.client, id);
         // A lookup that is still open repeats its last activity, so it loses no result.
-        if (lookup?.closeTime !== undefined) reopened.push(id);
+        if (lookup?.closeTime === undefined) continue;
+        const outcome = lookup.typedSearchAttributes.get(OUTCOME);
+        if (!outcome?.startsWith('failed')) reopened.push(id);
       }
       clients.noteReopened(reopened);
       address.moveTo({ host: LOOPBACK, port });
@@ -115,17 +118,22 @@ export async function startWholeService(options: {
           .filter((line) => line.includes('"what":"result"'))
           .map((line) => (JSON.parse(line) as { request_id: string }).request_id),
       ),
-    /** Returns the batches that `doctor` lists as lost, and its other findings. */
+    /** Returns the batches and results that `doctor` lists as lost, and its other findings. */
     async doctor() {
       const { stdout } = await operator('doctor', '--json');
       const { checks } = JSON.parse(stdout) as {
         checks: { code: string; findings: number; examples: string[] }[];
       };
       const found = checks.filter(({ findings }) => findings > 0);
-      const lost = found.find(({ code }) => code === 'batch_lost')?.examples ?? [];
+      const idsOf = (wanted: string) => {
+        const check = found.find(({ code }) => code === wanted);
+        return new Set(check?.examples.map((one) => one.split(' ')[0]));
+      };
+      const codes = found.map(({ code }) => code);
       return {
-        lost: new Set(lost.map((one) => one.split(' ')[0])),
-        others: found.map(({ code }) => code).filter((code) => code !== 'batch_lost'),
+        batches: idsOf('batch_lost'),
+        results: idsOf('result_lost'),
+        others: codes.filter((code) => !['batch_lost', 'result_lost'].includes(code)),
       };
     },
     /** Reads how many lost results the metric of the last worker counts. */
@@ -156,8 +164,9 @@ export async function openClients({ stack }: WholeService) {
  */
 export async function compare(service: WholeService, clients: Clients) {
   const account = await clients.account();
-  const batches = await compareBatches(service, account);
-  const results = await compareResults(service, account);
+  const doctor = await service.doctor();
+  const batches = await compareBatches(service, account, doctor.batches);
+  const results = await compareResults(service, account, doctor.results);
   const faults = await withSql(service.stack.databaseUrl, async (sql) => {
     const rows = await sql<{ id: string }[]>`select id from organizations`;
     const ids = rows.map(({ id }) => id);
@@ -168,7 +177,10 @@ export async function compare(service: WholeService, clients: Clients) {
     byDoctor: batches.byDoctor,
     byLogOnly: batches.byLogOnly,
     lostResults: results.counts,
-    otherFindings: batches.others,
+    // A webhook that was sent with a lost result is earlier than the next result.
+    otherFindings: doctor.others.filter(
+      (code) => code !== 'delivery_too_early' || account.reopened.length === 0,
+    ),
     unseen: [...batches.unseen, ...results.unseen, ...account.silent, ...faults],
   };
 }
@@ -177,9 +189,12 @@ export async function compare(service: WholeService, clients: Clients) {
  * Sorts the lost batches by their report. Each batch with a workflow must be in the list of
  * `doctor`. The others, for example bulks that waited for their turn, are only in the API's log.
  */
-async function compareBatches(service: WholeService, { lost, reopened }: Account) {
+async function compareBatches(
+  service: WholeService,
+  { lost }: Account,
+  listed: ReadonlySet<string | undefined>,
+) {
   const { client } = service.stack;
-  const { lost: listed, others } = await service.doctor();
   const logged = service.loggedBatches();
   const byLogOnly: string[] = [];
   const unseen: string[] = [];
@@ -192,30 +207,25 @@ async function compareBatches(service: WholeService, { lost, reopened }: Account
     byDoctor: lost.filter((id) => listed.has(id)).length,
     byLogOnly: byLogOnly.length,
     unseen,
-    // A webhook that was sent with a lost result is earlier than the next result.
-    others: others.filter(
-      (code) => code !== 'delivery_too_early' || reopened.length === 0,
-    ),
   };
 }
 
 /**
- * Sorts the lost results by their report. The workers log and count each. After the deadline of a
- * request, only the query in postgresql-restored.md lists it.
+ * Sorts the lost results by their report. The workers log and count each that is looked up again.
+ * `doctor` lists those whose deadline came first.
  */
-async function compareResults(service: WholeService, { reopened, changed }: Account) {
+async function compareResults(
+  service: WholeService,
+  { reopened, changed }: Account,
+  listed: ReadonlySet<string | undefined>,
+) {
   const logged = service.loggedResults();
-  const rows = await withSql(
-    service.stack.databaseUrl,
-    (sql) => sql<{ id: string }[]>`select id from requests where reason like 'deadline%'`,
-  );
-  const overdue = new Set(rows.map(({ id }) => id));
-  const isReported = (id: string) => logged.has(id) || overdue.has(id);
+  const isReported = (id: string) => logged.has(id) || listed.has(id);
   return {
     counts: {
       all: reopened.length,
       byLog: reopened.filter((id) => logged.has(id)).length,
-      byQueryOnly: reopened.filter((id) => !logged.has(id) && overdue.has(id)).length,
+      byDoctor: reopened.filter((id) => listed.has(id)).length,
       byMetric: await service.countedResults(),
     },
     unseen: [...reopened, ...changed.map(({ requestId }) => requestId)].filter(

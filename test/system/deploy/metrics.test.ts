@@ -12,7 +12,7 @@ import { settle } from '../../../db/requests/settle.ts';
 import { createLog } from '../../../deploy/log.ts';
 import { healthOf, serveMetrics, statsOf } from '../../../deploy/metrics.ts';
 import { freePort, LOOPBACK } from '../../../deploy/ports.ts';
-import { checkLostBatches } from '../../../deploy/temporal/doctor.ts';
+import { checkLostBatches, checkLostResults } from '../../../deploy/temporal/doctor.ts';
 import manifest from '../../../package.json' with { type: 'json' };
 import { fresh } from '../../support/database.ts';
 import { eventually, RULES } from '../../support/organization.ts';
@@ -444,6 +444,38 @@ test.serial(
     t.deepEqual(
       named,
       [ended, open.batch_id, late].map((id) => `${id} of ${organizationId}`).sort(),
+    );
+  },
+);
+
+test.serial(
+  'a request that failed although its lookup had a result is reported',
+  async (t) => {
+    const client = await stack.organization(10);
+    const [found, mistyped, broken] = ['2000000101', '2000000110', '2000000127'] as const;
+    vendor.script(found, () => foundStep(found));
+    vendor.script(broken, () => ({ kind: 'fatal', why: 'protocol', field: 'emails' }));
+    const { json } = await client.bulk({ npis: [found, mistyped, broken] });
+    await client.completed(json.batch_id);
+    t.deepEqual((await checkLostResults(stack.db, stack.client)).examples, []);
+    // PostgreSQL lost these results, and the sweep failed the requests at their deadline.
+    await stack.db.drizzle.transaction(async (tx) => {
+      await tx.execute(sql`set local session_replication_role = replica`);
+      await tx.execute(
+        sql`update requests
+             set status = 'failed', reason = 'deadline',
+                 email = null, email_type = null, email_last_validated_at = null
+           where batch_id = ${json.batch_id}`,
+      );
+    });
+    const lost = json.requests.filter(({ npi }) => npi !== broken);
+    const check = await eventually(async () => {
+      const found = await checkLostResults(stack.db, stack.client);
+      return found.findings === lost.length ? found : null;
+    });
+    t.deepEqual(
+      [...check.examples].sort(),
+      lost.map((one) => `${one.request_id} of ${client.organizationId}`).sort(),
     );
   },
 );
