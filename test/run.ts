@@ -67,7 +67,7 @@ try {
     // Tests in `alone/` measure or exhaust something, so other tests would distort their results.
     const alone = 'test/system/alone/*.test.ts';
     await step('system tests', () => run([...args, 'test/system/**', `!${alone}`]));
-    await step('tests that run alone', () => run([...args, alone]));
+    await step('tests that run alone', () => run([...args, '--concurrency=1', alone]));
   } else {
     const grouped = Object.values(GROUPS).flatMap(filesOf);
     const others = ['test/system/**', ...grouped].map((files) => `!${files}`);

@@ -41,8 +41,12 @@ export function lazyClient(target: TemporalTarget): Client {
 const CALL_TIMEOUT_MS = 3000;
 
 /** Makes a call to Temporal that fails if there is no response in time. */
-export function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
-  return client.withDeadline(Date.now() + CALL_TIMEOUT_MS, call);
+export function inTime<T>(
+  client: Client,
+  call: () => Promise<T>,
+  timeoutMs = CALL_TIMEOUT_MS,
+): Promise<T> {
+  return client.withDeadline(Date.now() + timeoutMs, call);
 }
 
 /** Returns the Temporal calls that activities need. */
@@ -84,10 +88,14 @@ export function onOurQueues(taskQueue: string): string {
  * Returns the newest run of a workflow, or null if Temporal does not know the workflow or has
  * deleted its data.
  */
-export async function describeRun(client: Client, workflowId: string) {
+export async function describeRun(
+  client: Client,
+  workflowId: string,
+  timeoutMs = CALL_TIMEOUT_MS,
+) {
   const run = client.workflow.getHandle(workflowId);
   try {
-    return await inTime(client, () => run.describe());
+    return await inTime(client, () => run.describe(), timeoutMs);
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return null;
     throw error;
@@ -103,11 +111,6 @@ async function stateOf(client: Client, workflowId: string): Promise<WorkflowStat
   if (run === null) return 'unknown';
   if (run.closeTime === undefined) return 'open';
   return run.status.name === 'COMPLETED' ? 'completed' : 'ended';
-}
-
-/** Returns true if a workflow with this id is open. */
-export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
-  return (await stateOf(client, workflowId)) === 'open';
 }
 
 /**

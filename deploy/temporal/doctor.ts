@@ -8,9 +8,11 @@ import {
 } from '../../db/doctor/check.ts';
 import { listOverdue, listUnknownBatches, listWork } from '../../db/doctor/work.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { describeRun, inTime, isRunning, onOurQueues } from './client.ts';
+import { describeRun, inTime, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
+/** Time-out of a call. It is long, because one call without a response hides all findings. */
+const CALL_TIMEOUT_MS = 15_000;
 /** The number of concurrent calls that describe a workflow. */
 const DESCRIBE_CONCURRENCY = 20;
 /**
@@ -52,7 +54,10 @@ export async function checkWorkflows(
   const unfinished = await listWork(db, 'unfinished', null);
   const missing = unfinished.filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
-  const isOpen = (id: string) => isRunning(client, id);
+  const isOpen = async (id: string) => {
+    const run = await describe(client, id);
+    return run !== null && run.closeTime === undefined;
+  };
   // `filter` only describes the first `MAX_DESCRIBED` workflows, so batches and lookups must come
   // first. The list begins with the oldest workflows, which are usually deliveries, because these
   // can wait for days. Deliveries are less important.
@@ -147,19 +152,23 @@ export function unreachable(trouble: string): CheckResult {
   return resultOf('temporal_unreachable', { findings: 1, examples: [] }, { trouble });
 }
 
+function describe(client: Client, workflowId: string) {
+  return describeRun(client, workflowId, CALL_TIMEOUT_MS);
+}
+
 /**
  * Returns whether a workflow is missing, or has been closed for a minute. After it closes, the
  * reconciler needs some time to start it again (ARCHITECTURE.md, Invariants, S4).
  */
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {
-  const run = await describeRun(client, workflowId);
+  const run = await describe(client, workflowId);
   if (run === null) return true;
   if (run.closeTime === undefined) return false;
   return Date.now() - run.closeTime.getTime() > GRACE_SECONDS * 1000;
 }
 
 async function isFailing(client: Client, workflowId: string): Promise<boolean> {
-  const run = await describeRun(client, workflowId);
+  const run = await describe(client, workflowId);
   const attempt = run?.raw.pendingWorkflowTask?.attempt ?? 0;
   return attempt >= FAILING_ATTEMPTS;
 }
@@ -169,7 +178,7 @@ async function idleSchedules(client: Client, taskQueue: string): Promise<string[
   const id = reverifyScheduleId(taskQueue);
   try {
     const schedule = client.schedule.getHandle(id);
-    const { state } = await inTime(client, () => schedule.describe());
+    const { state } = await inTime(client, () => schedule.describe(), CALL_TIMEOUT_MS);
     return state.paused ? [`${id}: paused, ${state.note ?? 'without a note'}`] : [];
   } catch (error) {
     if (error instanceof ScheduleNotFoundError) return [`${id}: missing`];

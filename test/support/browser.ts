@@ -1,5 +1,6 @@
 import chromium from '@sparticuz/chromium';
 import { type Browser, type Page, chromium as playwright } from 'playwright-core';
+import { HANG_MS } from './organization.ts';
 
 // A browser for tests of the pages for customers.
 
@@ -33,6 +34,8 @@ export async function visit(
 ): Promise<readonly string[]> {
   const page = await browser?.newPage(options);
   if (!page) throw new Error('no browser');
+  page.setDefaultTimeout(HANG_MS);
+  page.setDefaultNavigationTimeout(HANG_MS);
   const trouble: string[] = [];
   page.on('console', (message) => {
     if (message.type() !== 'info') trouble.push(message.text());

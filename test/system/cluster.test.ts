@@ -33,7 +33,7 @@ test("killing Temporal's server during a batch loses nothing and repeats no char
   let server: Temporal = await startTemporalServer(options);
   t.teardown(() => server.stop());
   const stack = await startStack({
-    lookupTimeoutMs: 100_000,
+    lookupTimeoutMs: 300_000,
     simulatorSpeed: 0.3,
     // The rate spreads the lookups over seconds, so that most are open when five have completed.
     rocketReach: { rates: ['4/1s'] },

@@ -64,6 +64,8 @@ test.serial(
       [0, 60, 120].map((from) => many.bulk({ npis: theirs.slice(from, from + 60) })),
     );
     const running = await eventually(async () => {
+      // It starts a batch whose start was late.
+      await stack.reconcile();
       const runs = await Promise.allSettled(
         bulks.map(({ json }) =>
           stack.client.workflow.getHandle(json.batch_id).describe(),

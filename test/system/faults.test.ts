@@ -22,7 +22,7 @@ const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 200);
 
 const stack = fresh(test, () =>
-  startStack({ lookupTimeoutMs: 30_000, sweepIntervalMs: 1000, providers: [vendor] }),
+  startStack({ lookupTimeoutMs: 60_000, providers: [vendor] }),
 );
 
 /** Returns NPIs that no other test of this file uses. */
@@ -53,7 +53,7 @@ test('requests that expire while no worker runs are refunded when a worker start
       ['failed', 'failed'],
     );
     t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
-    await own.client.workflow.getHandle(json.batch_id).result();
+    await (await own.batchWorkflow(json.batch_id)).result();
     t.is(own.receiver.deliveries().length, 2);
   } finally {
     await own.stop();

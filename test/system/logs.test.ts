@@ -11,7 +11,7 @@ test('the log of a batch contains its IDs, but nothing personal or secret', asyn
   const lines: string[] = [];
   const stack = await startStack({
     onLog: (line) => lines.push(line),
-    lookupTimeoutMs: 12_000,
+    lookupTimeoutMs: 30_000,
   });
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
@@ -66,7 +66,10 @@ test('the log of a batch contains its IDs, but nothing personal or secret', asyn
     organization_id: client.organizationId,
     result: 'delivered',
   });
+  const hanging = envelope.data.find(({ npi }) => npi === '2000000101')?.request_id;
   for (const entry of [...of('request settled'), ...of('webhook attempt')]) {
+    // The sweep may settle it, which is no workflow.
+    if (entry.request_id === hanging) continue;
     t.regex(String(entry.workflow_id), /^(?:bat|req|msg)_/);
     t.regex(String(entry.run_id), /^[0-9a-f-]{36}$/);
   }

@@ -201,7 +201,7 @@ test.serial(
       '--address',
       testSetting('TEST_TEMPORAL_ADDRESS'),
     ];
-    await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), args);
+    await onceServed(() => promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), args));
     await client.completed(json.batch_id);
     await worker.stop();
   },
@@ -326,6 +326,8 @@ test.serial('status counts the batches that wait for a stopped build', async (t)
     TASK_QUEUE: stack.taskQueue,
   };
   const waiting = async () => {
+    // The worker of a stack sends one heartbeat only.
+    await stack.db.drizzle.execute(sql`update workers set seen_at = clock_timestamp()`);
     const { stdout } = await runProgram('operator', ['status', '--json'], { env });
     const { waiting_batches: builds, attention } = JSON.parse(stdout);
     return { builds, attention: attention.join('\n') };

@@ -86,7 +86,7 @@ async function scriptOpenWork(sql: Sql, finder: ScriptedVendor) {
   finder.script(late.npi, () => ({
     kind: 'pending',
     jobRef: 'late',
-    pollAfterMs: 10 * MINUTE,
+    pollAfterMs: 1000,
   }));
   return { job: job.npi, late: late.npi };
 }

@@ -191,7 +191,7 @@ test('a response of an unknown kind fails its request as lookup_failed', async (
 });
 
 test('a response without its reason fails its request at the deadline', async (t) => {
-  const stack = await start(10_000, [0]);
+  const stack = await start(29_000, [0]);
   t.teardown(stack.stop);
   const [npi = ''] = npis.splice(0, 1);
   vendor.script(npi, () => aborted(Context.current().cancellationSignal));

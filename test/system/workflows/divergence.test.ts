@@ -15,6 +15,7 @@ import {
   type SavedHistory,
   typeOf,
 } from '../../support/histories.ts';
+import { onceServed } from '../../support/organization.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 
@@ -33,7 +34,7 @@ test('a downloaded history replays with the current workflows, but not with chan
   const client = await stack.organization();
   // A found email is settled by its vendor's activity, without a local step.
   const { json } = await client.bulk({ npis: ordinaryNpis('not_found', 2) });
-  await stack.client.workflow.getHandle(json.batch_id).result();
+  await (await stack.batchWorkflow(json.batch_id)).result();
   const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
   const cli = testSetting('TEST_TEMPORAL_CLI');
   const address = testSetting('TEST_TEMPORAL_ADDRESS');
@@ -50,9 +51,9 @@ test('a downloaded history replays with the current workflows, but not with chan
         '--address',
         address,
       ];
-      const { stdout } = await promisify(execFile)(cli, args, {
-        maxBuffer: 64 * 1024 * 1024,
-      });
+      const { stdout } = await onceServed(() =>
+        promisify(execFile)(cli, args, { maxBuffer: 64 * 1024 * 1024 }),
+      );
       return parseHistory(id, stdout);
     }),
   );

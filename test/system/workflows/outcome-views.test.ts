@@ -18,7 +18,7 @@ import {
 const TOTAL = 60;
 const vendor = createScriptedVendor();
 const stack = fresh(test, () =>
-  startStack({ lookupTimeoutMs: 60_000, providers: [vendor] }),
+  startStack({ lookupTimeoutMs: 90_000, providers: [vendor] }),
 );
 const client = fresh(test, () => stack.organization(1000));
 
@@ -40,7 +40,7 @@ const [broken, late, hanging, cancelled, suppressed, mistyped, ...others] = NPIS
 function scriptVendor(): void {
   const hang = () => aborted(Context.current().cancellationSignal);
   vendor.script(broken, () => ({ kind: 'fatal', why: 'protocol', field: 'emails' }));
-  vendor.script(late, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 60_000 }));
+  vendor.script(late, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 90_000 }));
   vendor.script(hanging, hang);
   vendor.script(cancelled, hang);
   for (const npi of others.slice(0, TOTAL / 2)) vendor.script(npi, () => foundStep(npi));
