@@ -140,7 +140,7 @@ export async function checkLostResults(
       lost.add(`${workflowId} of ${page.get(workflowId)}`);
     }
   }
-  const examples = [...lost];
+  const examples = [...lost].sort();
   return resultOf('result_lost', { findings: examples.length, examples });
 }
 
