@@ -96,7 +96,7 @@ function callBeforeActivities(
 }
 
 /** The number of starts before the error is reported. */
-const STARTS = 5;
+const STARTS = 12;
 
 /** Starts the test server. The SDK waits 5 s for it, which is too short on a busy machine. */
 async function startServer(
