@@ -138,28 +138,25 @@ async function readable<T>(file: string, reading: Promise<T>): Promise<T> {
  * cut off, or a formula without a value
  */
 function checkParts(file: string, bytes: Buffer): void {
-  let total: number;
-  let lacksValues = false;
   try {
     const parts = partsIn(bytes);
-    total = parts.reduce((sum, { unpacked }) => sum + unpacked, 0);
-    for (const part of total <= MAX_UNPACKED_BYTES ? parts.filter(isSheet) : []) {
-      const xml = unpack(bytes, part);
-      lacksValues ||= EMPTY_FORMULA.test(xml);
-      if (isCutOff(xml)) throw new RangeError('a row without an end');
+    const total = parts.reduce((sum, { unpacked }) => sum + unpacked, 0);
+    if (total > MAX_UNPACKED_BYTES) {
+      throw new UsageError(
+        `${file} unpacks to more than ${MAX_UNPACKED_BYTES / 1e6} MB. Remove rows, sheets, and pictures that are not needed, or save the sheet as "CSV UTF-8".`,
+      );
     }
-  } catch {
-    throw unreadable(file);
-  }
-  if (lacksValues) {
-    throw new UsageError(
-      `${file} has formulas without their values. Open it in Excel, and save it again.`,
-    );
-  }
-  if (total > MAX_UNPACKED_BYTES) {
-    throw new UsageError(
-      `${file} unpacks to more than ${MAX_UNPACKED_BYTES / 1e6} MB. Remove rows, sheets, and pictures that are not needed, or save the sheet as "CSV UTF-8".`,
-    );
+    for (const part of parts.filter(isSheet)) {
+      const xml = unpack(bytes, part);
+      if (isCutOff(xml)) throw unreadable(file);
+      if (EMPTY_FORMULA.test(xml)) {
+        throw new UsageError(
+          `${file} has formulas without their values. Open it in Excel, and save it again.`,
+        );
+      }
+    }
+  } catch (error) {
+    throw error instanceof UsageError ? error : unreadable(file);
   }
 }
 
@@ -194,7 +191,7 @@ function isCutOff(xml: string): boolean {
   return open !== 0;
 }
 
-/** Returns the XML of a part. Characters that are not ASCII have several bytes, one character each. */
+/** Returns the XML of a part, with one character per byte. The tags are ASCII. */
 function unpack(bytes: Buffer, part: Part): string {
   const { start, packed, unpacked, isDeflated } = part;
   const lengths = bytes.readUInt16LE(start + 26) + bytes.readUInt16LE(start + 28);

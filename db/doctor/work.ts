@@ -237,10 +237,10 @@ export async function listUnknownBatches(
 }
 
 /**
- * Lists the requests that failed at their deadline within some days, with their organizations.
- * @param days the number of days
+ * Lists the requests that the sweep failed because of their deadline, with their organizations.
+ * @param days how far back
  */
-export async function listOverdue(
+export async function listFailedAtDeadline(
   db: Database,
   days: number,
 ): Promise<{ readonly id: string; readonly organizationId: string }[]> {

@@ -45,7 +45,7 @@ export const uploads = pgTable(
     stopReason: text('stop_reason').$type<words.StopReason>(),
     /** The time when the upload was started, or when the sweep last started its workflow. */
     checkedAt: time('checked_at'),
-    /** The address that gets an email when the upload ends. Null if the visitor entered none. */
+    /** The address that gets an email when the upload ends. Null if the visitor entered no address. */
     notifyEmail: text('notify_email'),
     /** The time when the email about the newest end was sent. */
     notifiedAt: time('notified_at'),

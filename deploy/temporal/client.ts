@@ -41,12 +41,8 @@ export function lazyClient(target: TemporalTarget): Client {
 const CALL_TIMEOUT_MS = 3000;
 
 /** Makes a call to Temporal that fails if there is no response in time. */
-export function inTime<T>(
-  client: Client,
-  call: () => Promise<T>,
-  timeoutMs = CALL_TIMEOUT_MS,
-): Promise<T> {
-  return client.withDeadline(Date.now() + timeoutMs, call);
+export function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
+  return client.withDeadline(Date.now() + CALL_TIMEOUT_MS, call);
 }
 
 /** Returns the Temporal calls that activities need. */
@@ -63,7 +59,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
       return inTime(client, () => startUpload(client, taskQueue, start));
     },
     stateOf(workflowId) {
-      return stateOf(client, workflowId);
+      return inTime(client, () => stateOf(client, workflowId));
     },
     async signalBatch(batchId, settled) {
       const batch = client.workflow.getHandle(batchId);
@@ -86,16 +82,12 @@ export function onOurQueues(taskQueue: string): string {
 
 /**
  * Returns the newest run of a workflow, or null if Temporal does not know the workflow or has
- * deleted its data.
+ * deleted its data. The caller limits the time.
  */
-export async function describeRun(
-  client: Client,
-  workflowId: string,
-  timeoutMs = CALL_TIMEOUT_MS,
-) {
+export async function describeRun(client: Client, workflowId: string) {
   const run = client.workflow.getHandle(workflowId);
   try {
-    return await inTime(client, () => run.describe(), timeoutMs);
+    return await run.describe();
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return null;
     throw error;
@@ -111,6 +103,11 @@ async function stateOf(client: Client, workflowId: string): Promise<WorkflowStat
   if (run === null) return 'unknown';
   if (run.closeTime === undefined) return 'open';
   return run.status.name === 'COMPLETED' ? 'completed' : 'ended';
+}
+
+/** Returns true if a workflow with this id is open. */
+export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
+  return (await stateOf(client, workflowId)) === 'open';
 }
 
 /**

@@ -6,13 +6,17 @@ import {
   GRACE_SECONDS,
   resultOf,
 } from '../../db/doctor/check.ts';
-import { listOverdue, listUnknownBatches, listWork } from '../../db/doctor/work.ts';
+import {
+  listFailedAtDeadline,
+  listUnknownBatches,
+  listWork,
+} from '../../db/doctor/work.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { describeRun, inTime, onOurQueues } from './client.ts';
+import { describeRun, isRunning, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
-/** Time-out of a call. It is long, because one call without a response hides all findings. */
-const CALL_TIMEOUT_MS = 15_000;
+/** Time limit of one check. It is long, because one call without a response hides all findings. */
+const CHECK_TIMEOUT_MS = 15_000;
 /** The number of concurrent calls that describe a workflow. */
 const DESCRIBE_CONCURRENCY = 20;
 /**
@@ -53,19 +57,23 @@ export async function checkWorkflows(
   const listed = new Set(running.map(({ id }) => id));
   const unfinished = await listWork(db, 'unfinished', null);
   const missing = unfinished.filter((id) => !listed.has(id));
-  const closed = await filter(missing, (id) => isClosed(client, id));
-  const isOpen = async (id: string) => {
-    const run = await describe(client, id);
-    return run !== null && run.closeTime === undefined;
-  };
+  const closed = await filter(client, missing, isClosed);
   // `filter` only describes the first `MAX_DESCRIBED` workflows, so batches and lookups must come
   // first. The list begins with the oldest workflows, which are usually deliveries, because these
   // can wait for days. Deliveries are less important.
   const byImportance = new Set([...batches, ...lookups, ...listed]);
-  const failing = await filter([...byImportance], (id) => isFailing(client, id));
+  const failing = await filter(client, [...byImportance], isFailing);
   const notRunning = await listWork(db, 'unfinished', closed);
-  const openBatches = await filter(await listWork(db, 'over', batches), isOpen);
-  const openLookups = await filter(await listWork(db, 'final', lookups), isOpen);
+  const openBatches = await filter(
+    client,
+    await listWork(db, 'over', batches),
+    isRunning,
+  );
+  const openLookups = await filter(
+    client,
+    await listWork(db, 'final', lookups),
+    isRunning,
+  );
   return [
     found('workflow_not_running', notRunning),
     found('workflow_left_open', openBatches),
@@ -128,16 +136,15 @@ export async function checkLostResults(
   db: Database,
   client: Client,
 ): Promise<CheckResult> {
-  const overdue = await listOverdue(db, LOST_DAYS);
+  const failed = await listFailedAtDeadline(db, LOST_DAYS);
+  const organizations = new Map(failed.map((one) => [one.id, one.organizationId]));
+  const ids = [...organizations.keys()];
   const lost = new Set<string>();
-  for (let from = 0; from < overdue.length; from += NAMED) {
-    const page = new Map(
-      overdue.slice(from, from + NAMED).map((one) => [one.id, one.organizationId]),
-    );
-    const ids = [...page.keys()].map((id) => `'${id}'`).join(', ');
-    const query = `WorkflowId in (${ids}) and ExecutionStatus = 'Completed' and (Outcome is null or Outcome STARTS_WITH 'not_found')`;
+  for (let from = 0; from < ids.length; from += NAMED) {
+    const named = ids.slice(from, from + NAMED).map((id) => `'${id}'`);
+    const query = `WorkflowId in (${named.join(', ')}) and ExecutionStatus = 'Completed' and (Outcome is null or Outcome STARTS_WITH 'not_found')`;
     for await (const { workflowId } of client.workflow.list({ query })) {
-      lost.add(`${workflowId} of ${page.get(workflowId)}`);
+      lost.add(`${workflowId} of ${organizations.get(workflowId)}`);
     }
   }
   const examples = [...lost].sort();
@@ -152,8 +159,8 @@ export function unreachable(trouble: string): CheckResult {
   return resultOf('temporal_unreachable', { findings: 1, examples: [] }, { trouble });
 }
 
-function describe(client: Client, workflowId: string) {
-  return describeRun(client, workflowId, CALL_TIMEOUT_MS);
+function inTime<T>(client: Client, check: () => Promise<T>): Promise<T> {
+  return client.withDeadline(Date.now() + CHECK_TIMEOUT_MS, check);
 }
 
 /**
@@ -161,14 +168,14 @@ function describe(client: Client, workflowId: string) {
  * reconciler needs some time to start it again (ARCHITECTURE.md, Invariants, S4).
  */
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {
-  const run = await describe(client, workflowId);
+  const run = await describeRun(client, workflowId);
   if (run === null) return true;
   if (run.closeTime === undefined) return false;
   return Date.now() - run.closeTime.getTime() > GRACE_SECONDS * 1000;
 }
 
 async function isFailing(client: Client, workflowId: string): Promise<boolean> {
-  const run = await describe(client, workflowId);
+  const run = await describeRun(client, workflowId);
   const attempt = run?.raw.pendingWorkflowTask?.attempt ?? 0;
   return attempt >= FAILING_ATTEMPTS;
 }
@@ -178,7 +185,7 @@ async function idleSchedules(client: Client, taskQueue: string): Promise<string[
   const id = reverifyScheduleId(taskQueue);
   try {
     const schedule = client.schedule.getHandle(id);
-    const { state } = await inTime(client, () => schedule.describe(), CALL_TIMEOUT_MS);
+    const { state } = await inTime(client, () => schedule.describe());
     return state.paused ? [`${id}: paused, ${state.note ?? 'without a note'}`] : [];
   } catch (error) {
     if (error instanceof ScheduleNotFoundError) return [`${id}: missing`];
@@ -203,14 +210,15 @@ async function listRunning(client: Client, taskQueue: string) {
  * retry of the SDK on a closed connection would crash the process.
  */
 async function filter(
+  client: Client,
   ids: readonly string[],
-  keep: (id: string) => Promise<boolean>,
+  keep: (client: Client, id: string) => Promise<boolean>,
 ): Promise<string[]> {
   const kept: string[] = [];
   const end = Math.min(ids.length, MAX_DESCRIBED);
   for (let from = 0; from < end; from += DESCRIBE_CONCURRENCY) {
     const page = ids.slice(from, from + DESCRIBE_CONCURRENCY);
-    const calls = page.map(keep);
+    const calls = page.map((id) => inTime(client, () => keep(client, id)));
     await Promise.allSettled(calls);
     const verdicts = await Promise.all(calls);
     kept.push(...page.filter((_, index) => verdicts[index]));

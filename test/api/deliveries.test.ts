@@ -52,7 +52,6 @@ const test = anyTest as TestFn<{ path: string; url: string }>;
 const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
 const ELSEWHERE = { url: 'https://receiver.example/hook' };
 
-/** On a busy machine the sweep starts batches whose workflows Temporal started too slowly. */
 const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 100] }));
 /** An API without workers: deliveries stay as the submit left them. */
 const idle = fresh(test, startApi);

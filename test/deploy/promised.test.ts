@@ -5,8 +5,8 @@ import manifest from '../../package.json' with { type: 'json' };
 import { operatorOn } from '../support/operator.ts';
 import PROMISED from './promised.json' with { type: 'json' };
 
-// Tests that the names on which operators rely stay until the next major version (CHANGELOG.md,
-// What you can rely on). promised.json has the names of the newest release.
+// Tests that a release keeps the names on which operators rely, as CHANGELOG.md promises.
+// promised.json has the names of the newest release.
 
 const ROOT = new URL('../../', import.meta.url);
 const read = (file: string) => readFile(new URL(file, ROOT), 'utf8');

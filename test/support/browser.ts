@@ -35,7 +35,6 @@ export async function visit(
   const page = await browser?.newPage(options);
   if (!page) throw new Error('no browser');
   page.setDefaultTimeout(HANG_MS);
-  page.setDefaultNavigationTimeout(HANG_MS);
   const trouble: string[] = [];
   page.on('console', (message) => {
     if (message.type() !== 'info') trouble.push(message.text());

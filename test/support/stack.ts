@@ -135,6 +135,7 @@ const HERE = { apiHost: '127.0.0.1', apiPort: 0, lookupSlots: 100 };
 /** Replaces the usual times, because these tests run in real time. */
 const SHORT_TIMES = {
   lookupTimeoutMs: 60_000,
+  // On a busy machine, the sweep starts batches whose workflows Temporal started too slowly.
   sweepIntervalMs: 2000,
   webhookScheduleMs: [0, 100, 200, 300],
   webhookLongestRestMs: 300,
@@ -449,9 +450,11 @@ export async function startStack(options: StackOptions = {}) {
       const routing = workerDeploymentInfo?.routingConfig;
       return routing?.currentDeploymentVersion?.buildId ?? null;
     },
-    /** Returns the workflow of a batch. If the submit could not start it in time, starts it. */
-    async batchWorkflow(batchId: string) {
-      const handle = client.workflow.getHandle(batchId);
+    /**
+     * Returns the workflow of a batch or an upload. If the API could not start it in time, starts it.
+     */
+    async startedWorkflow(id: string) {
+      const handle = client.workflow.getHandle(id);
       await eventually(async () => {
         const isThere = await handle.describe().catch((error) => {
           if (!(error instanceof WorkflowNotFoundError)) throw error;

@@ -53,7 +53,7 @@ test('requests that expire while no worker runs are refunded when a worker start
       ['failed', 'failed'],
     );
     t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
-    await (await own.batchWorkflow(json.batch_id)).result();
+    await (await own.startedWorkflow(json.batch_id)).result();
     t.is(own.receiver.deliveries().length, 2);
   } finally {
     await own.stop();

@@ -59,7 +59,7 @@ test('a worker stops even while it retries work because PostgreSQL is down', asy
   const client = await stack.organization();
   relay.cut();
   const { json } = await client.single({ npi: NPI });
-  const handle = await stack.batchWorkflow(json.batch_id);
+  const handle = await stack.startedWorkflow(json.batch_id);
   await eventually(async () => {
     const { raw } = await handle.describe();
     return raw.pendingWorkflowTask?.startedTime ?? null;

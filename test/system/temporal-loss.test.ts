@@ -3,7 +3,7 @@ import { sql } from 'drizzle-orm';
 import { pino } from 'pino';
 import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
 import { freePort } from '../../deploy/ports.ts';
-import { describeRun } from '../../deploy/temporal/client.ts';
+import { isRunning } from '../../deploy/temporal/client.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { keepNamespace } from '../../deploy/temporal/namespace.ts';
 import { NPI, ORGANIZATION_ID, OUTCOME } from '../../workflows/messages.ts';
@@ -100,10 +100,7 @@ test('open requests are looked up again if Temporal loses all its data', async (
   await keepNamespace(stack.client, taskQueue, 3_600_000, pino({ level: 'silent' }));
   await eventually(async () => (await step()) || null);
   for (const id of [bulk, one]) {
-    await eventually(async () => {
-      const run = await describeRun(stack.client, id);
-      return run !== null && run.closeTime === undefined ? true : null;
-    });
+    await eventually(async () => (await isRunning(stack.client, id)) || null);
   }
   for (const npi of [...slow, alone]) t.is(vendor.asked(npi, 'submit'), 1, npi);
   for (const release of held) release();

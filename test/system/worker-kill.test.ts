@@ -151,7 +151,7 @@ test.serial(
     const rules = { ...RULES, lookupTimeoutMs: LOOKUP_TIMEOUT_MS };
     const { batchId } = acceptedIds(await submit(stack.db, command, rules));
     const requests = await lockRows(admin, 'requests', 'batch_id', [batchId]);
-    await stack.batchWorkflow(batchId);
+    await stack.startedWorkflow(batchId);
     await requests.isInTheWay();
     const ids = clients.map(({ organizationId }) => organizationId);
     const balances = await lockRows(admin, 'credit_balances', 'organization_id', ids);

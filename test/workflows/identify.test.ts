@@ -110,7 +110,7 @@ test('all vendor calls of a lookup use the same name, even if provider data chan
  */
 async function submitAll(...npis: string[]) {
   const { json } = await client.bulk({ npis });
-  const workflow = await stack.batchWorkflow(json.batch_id);
+  const workflow = await stack.startedWorkflow(json.batch_id);
   const statusOf = async (npi: string) => {
     const { data } = await client.batch(json.batch_id);
     return data.find((item) => item.npi === npi)?.status;

@@ -57,7 +57,6 @@ const vendor = createScriptedVendor();
 const stack = fresh(test, () =>
   startStack({
     lookupTimeoutMs: 20_000,
-    sweepIntervalMs: 1000,
     allSources: true,
     vendors: [vendorSource(vendor)],
     access: {

@@ -118,7 +118,7 @@ test('a batch workflow in Temporal shows its organization, size, and progress', 
   const other = await stack.organization();
   const npis = [...ordinaryNpis('found', 2), UNANSWERED_NPI];
   const { json } = await other.bulk({ npis });
-  const description = await (await stack.batchWorkflow(json.batch_id)).describe();
+  const description = await (await stack.startedWorkflow(json.batch_id)).describe();
   t.deepEqual(description.memo, {
     organization_id: other.organizationId,
     submitted_as: 'bulk',

@@ -45,7 +45,7 @@ function envelopeOf({ body }: Pick<ReceivedDelivery, 'body'>): EnvelopeResponse 
  * afterwards.
  */
 async function over(batchId: string) {
-  await (await stack.batchWorkflow(batchId)).result();
+  await (await stack.startedWorkflow(batchId)).result();
   await eventually(async () =>
     (await deliveriesOf(batchId, "state = 'pending'")).length === 0 ? true : null,
   );

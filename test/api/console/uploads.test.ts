@@ -560,9 +560,7 @@ test.serial('an upload ends even if its email is rejected', async (t) => {
     mails.state.status = null;
   });
   await start(visitor, draft, { notify: 'gone@clinic.example' });
-  const workflow = stack.client.workflow.getHandle(draft.path.split('/').at(-1) ?? '');
-  // If Temporal is slow, the sweep starts the workflow later.
-  await eventually(() => workflow.describe().catch(() => null));
+  const workflow = await stack.startedWorkflow(draft.path.split('/').at(-1) ?? '');
   await workflow.result();
   const history = JSON.stringify(await workflow.fetchHistory());
   t.true(history.includes('SMTP failed: EENVELOPE 550'));

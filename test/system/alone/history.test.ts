@@ -129,7 +129,7 @@ for (const [title, one] of Object.entries(CASES)) {
       : {};
     const submitted: SubmitResponse = (await client.bulk({ npis: asked, ...webhook }))
       .json;
-    await (await stack.batchWorkflow(submitted.batch_id)).result();
+    await (await stack.startedWorkflow(submitted.batch_id)).result();
     const { webhook: reported } = await eventually(async () => {
       const envelope = await client.completed(submitted.batch_id);
       return envelope.webhook?.status === 'pending' ? null : envelope;

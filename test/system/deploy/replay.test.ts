@@ -51,9 +51,9 @@ test.before(async () => {
   const webhook = { url: `${stack.receiver.url}/fail/1/replay` };
   const third = (await client.bulk({ npis: [other], webhook })).json.batch_id;
   for (const id of [both.batch_id, failed, third])
-    await (await stack.batchWorkflow(id)).result();
+    await (await stack.startedWorkflow(id)).result();
   stored = (await client.single({ npi: found })).json;
-  await (await stack.batchWorkflow(stored.batch_id)).result();
+  await (await stack.startedWorkflow(stored.batch_id)).result();
   const path = `/api/v1/batch/${third}/deliveries`;
   const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
   deliveryId = deliveries[0]?.id ?? '';

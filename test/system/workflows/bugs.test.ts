@@ -45,7 +45,7 @@ async function isShown(
   worker: WorkerProcess,
   workflowId: string,
 ): Promise<void> {
-  await stack.batchWorkflow(workflowId);
+  await stack.startedWorkflow(workflowId);
   const failed = await eventually(async () => {
     const { failed } = await tasksOf(stack.client, [workflowId]);
     return failed.length > 0 ? failed : null;

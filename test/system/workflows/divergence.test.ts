@@ -34,7 +34,7 @@ test('a downloaded history replays with the current workflows, but not with chan
   const client = await stack.organization();
   // A found email is settled by its vendor's activity, without a local step.
   const { json } = await client.bulk({ npis: ordinaryNpis('not_found', 2) });
-  await (await stack.batchWorkflow(json.batch_id)).result();
+  await (await stack.startedWorkflow(json.batch_id)).result();
   const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
   const cli = testSetting('TEST_TEMPORAL_CLI');
   const address = testSetting('TEST_TEMPORAL_ADDRESS');

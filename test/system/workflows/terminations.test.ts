@@ -188,7 +188,7 @@ test('a batch that is canceled before it starts refunds everything and sends web
       npis: ['2000000010', '2000000036'],
       webhook: { url },
     });
-    const handle = await own.batchWorkflow(json.batch_id);
+    const handle = await own.startedWorkflow(json.batch_id);
     await handle.cancel();
     await own.startWorker();
     await t.throwsAsync(handle.result());

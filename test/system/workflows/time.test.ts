@@ -246,7 +246,7 @@ test.serial(
     const { freshnessMs } = RULES;
     const step = { requestId, vendor: null, turnMs: 200 * SECOND, freshnessMs };
     await beginStep(stack.db, step);
-    await stack.batchWorkflow(outcome.batchId);
+    await stack.startedWorkflow(outcome.batchId);
     await waitsForTurn(stack, requestId);
     // The lost check began after the activity.
     await stack.db.drizzle.execute(sql`

@@ -151,7 +151,7 @@ const STEPS: Readonly<Record<string, HeldStep>> = {
       scene.held = { batchId, requestId: requestIds[0] ?? '' };
       const lock = await lockRows(sql, 'requests', 'batch_id', [batchId]);
       scene.sql = lock.sql;
-      await stack.batchWorkflow(batchId);
+      await stack.startedWorkflow(batchId);
       await lock.isInTheWay();
       await scene.submitSecond();
       return lock.release;

@@ -24,6 +24,7 @@ import { serveVendor } from '../../../support/vendors.ts';
 // Found first, because AVA starts right after the first hook is declared.
 const python = await documentedPython();
 const inPython = python ? test : test.skip;
+const inPythonAlone = python ? test.serial : test.serial.skip;
 
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl, rateWindowMs: 2000 }));
@@ -419,7 +420,6 @@ inPython('the package submits no batch that could exceed max_credits', async (t)
 });
 
 // Serial, because the package allows each request one second until the API counts it.
-const inPythonAlone = python ? test.serial : test.serial.skip;
 inPythonAlone(
   'the package stays within the rate limit that others use too',
   async (t) => {

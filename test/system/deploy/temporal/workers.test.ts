@@ -48,6 +48,7 @@ test('an API whose task queue has no worker is not ready, and status says so', a
   const status = async () => (await runProgram('operator', ['status'], { env })).stdout;
   const stray =
     /^an API starts workflows in the queue canary of the namespace default, which no worker uses: check TEMPORAL_NAMESPACE and TASK_QUEUE$/m;
+  // A heartbeat counts for 45 s.
   await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
   t.regex(await status(), stray);
 
